@@ -51,8 +51,8 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
         "padding": None,
         "added_tokens": [_added(vocabulary[t], t, True) for t in special]
         + [_added(vocabulary[t], t, False) for t in whole],
-        "normalizer": _normalizer(model),
-        "pre_tokenizer": _metaspace(model.dummy_prefix and model.strip),
+        "normalizer": normalizer_of(model),
+        "pre_tokenizer": metaspace(model.dummy_prefix and model.strip),
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [_sequence("A"), {"SpecialToken": {"id": END, "type_id": 0}}],
@@ -64,7 +64,7 @@ def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str
             "decoders": [
                 {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""},
                 *([{"type": "ByteFallback"}] if model.byte_fallback else []),
-                _metaspace(model.dummy_prefix),
+                metaspace(model.dummy_prefix),
             ],
         },
         "model": (_unigram if model.kind == "unigram" else _merges)(model, shown, found, vocabulary[UNKNOWN])
@@ -106,7 +106,8 @@ def _sequence(name: str) -> dict[str, Any]:
     return {"Sequence": {"id": name, "type_id": 0}}
 
 
-def _normalizer(model: PieceModel) -> dict[str, Any]:
+def normalizer_of(model: PieceModel) -> dict[str, Any]:
+    """The normalizer of a tokenizer.json."""
     parts: list[dict[str, Any]] = []
     if model.charsmap:
         parts.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
@@ -118,7 +119,8 @@ def _normalizer(model: PieceModel) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": parts}
 
 
-def _metaspace(prefix: bool) -> dict[str, Any]:
+def metaspace(prefix: bool) -> dict[str, Any]:
+    """Spaces as SPACE. Args: prefix: a text begins with one."""
     scheme = "always" if prefix else "never"
     return {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import shutil
@@ -11,7 +12,10 @@ from typing import Any
 import gguf
 
 import folders
+from checkpoints.gguf import test_rwkv7_files
+from checkpoints.gguf.test_architectures import CASES
 from checkpoints.gguf.writer import Arrays, Values, write
+from checkpoints.importers.test_rwkv7 import tensors as rwkv7_tensors
 from cli_models import LETTERS
 from fuzz.kinds import exported, kind
 from fuzz.mutations import VALUES, damage_bytes, damage_file
@@ -46,14 +50,24 @@ KEYS: Values = {
 HEADER = 2048  # bytes, in which most damage is done
 
 
-def tensors() -> Arrays:
+OTHERS = ("granitehybrid rotary, with experts", "lfm2moe", "gemma3", "qwen35moe")  # of CASES
+
+
+@functools.cache
+def contents() -> dict[str, tuple[str, Values, Arrays]]:
+    """Architecture, keys and tensors of each file; made before cases fork."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    found = folders.random_tensors(folders.llama_shapes())
-    return {names.get_name(name, (".weight",)): tensor.numpy() for name, tensor in found.items()}
+    shapes = folders.random_tensors(folders.llama_shapes())
+    llama = {names.get_name(name, (".weight",)): tensor.numpy() for name, tensor in shapes.items()}
+    rwkv7 = test_rwkv7_files.converted(rwkv7_tensors())
+    others = {name: (CASES[name].architecture, *CASES[name].contents()[1:]) for name in OTHERS}
+    return {"llama": ("llama", KEYS, llama), "rwkv7": ("rwkv7", test_rwkv7_files.KEYS, rwkv7), **others}
 
 
 def make(folder: Path) -> None:
-    write(folder / MODEL, "llama", KEYS, tensors())
+    (folder / "gguf").mkdir()
+    for number, content in enumerate(contents().values()):
+        write(folder / "gguf" / f"{number}.gguf", *content)
 
 
 def read(chance: random.Random) -> str:
@@ -62,7 +76,7 @@ def read(chance: random.Random) -> str:
 
 @kind
 def gguf_bytes(base: Path, here: Path, chance: random.Random) -> str:
-    path = Path(shutil.copy(base / MODEL, here))
+    path = Path(shutil.copy(chance.choice(sorted((base / "gguf").iterdir())), here / MODEL))
     content = path.read_bytes()
     if chance.randrange(4):
         path.write_bytes(damage_bytes(chance, content[:HEADER]) + content[HEADER:])
@@ -74,12 +88,13 @@ def gguf_bytes(base: Path, here: Path, chance: random.Random) -> str:
 @kind
 def gguf_values(base: Path, here: Path, chance: random.Random) -> str:
     """Values of other types and sizes, and other shapes, in a file that is well-formed."""
-    values, arrays = dict(KEYS), tensors()
+    architecture, *both = contents()[chance.choice(sorted(contents()))]
+    values, arrays = map(dict, both)
     for key in chance.sample(sorted(values), chance.randint(0, 2)):
         values[key] = chance.choice([value for value in (*VALUES, *values.values()) if storable(value)])
     for name in chance.sample(sorted(arrays), chance.choice((0, 0, 1))):
         arrays[name] = arrays[name][:1] if chance.randrange(2) else arrays[name].T
-    write(here / MODEL, "llama", values, arrays)
+    write(here / MODEL, architecture, values, arrays)
     return read(chance)
 
 

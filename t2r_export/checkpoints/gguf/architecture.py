@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,10 @@ EXPERT = "{expert}"  # in a name: an expert's number, of a tensor that stacks th
 PIECE = "#"  # before the number of a piece of a tensor's rows; of an expert's, "{expert}." and the number
 NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 NAMES = {**ATTENTION, **DENSE, **NORMS}
+NORMS_AFTER = {**ATTENTION, **DENSE} | {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -41,6 +45,7 @@ class Architecture:
         layer: full name of a layer, with {} for its number.
         changes: config.json -> tensors, named as in `names` and `ends` on either side, with endings or without ->
             their change.
+        unused: full names in the file of tensors without an effect.
     """
 
     config: Callable[[Metadata], Config]
@@ -48,6 +53,7 @@ class Architecture:
     ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
     layer: str = "model.layers.{}"
     changes: Callable[[Config], Mapping[str, Change]] = lambda _: {}
+    unused: frozenset[str] = frozenset()
 
 
 def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str = "") -> Config:
@@ -78,16 +84,44 @@ def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str
     return {key: value for key, value in found.items() if key not in lacks.split()}
 
 
+def biases(data: Metadata) -> Config:
+    return {"attention_bias": has(data, "attn_q.bias"), "mlp_bias": has(data, "ffn_up.bias")}
+
+
+def with_biases(data: Metadata, model_type: str) -> Config:
+    return sizes(data, model_type) | biases(data)
+
+
+def windows(data: Metadata, period: int) -> Config:
+    """Keys of a sliding window in all but every `period`-th layer, or in those that a pattern of the file names."""
+    layers, key = _layers(data), "attention.sliding_window_pattern"
+    pattern = data.get(key, (int, list), period)
+    if not isinstance(pattern, list):
+        pattern = [(layer + 1) % max(pattern, 1) != 0 for layer in range(layers)]
+    if len(pattern) != layers or not all(isinstance(each, bool) for each in pattern):
+        raise data.wrong(f"{data.architecture}.{key}", f"a truth value for each of {layers} layers", pattern)
+    return {
+        "sliding_window": data.get("attention.sliding_window"),
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in pattern],
+    }
+
+
 def counts(data: Metadata, key: str) -> list[int]:
     """An integer of each layer."""
-    layers = data.get("block_count")
-    if layers > MAX_LAYERS:
-        raise data.wrong(f"{data.architecture}.block_count", f"at most {MAX_LAYERS}", layers)
+    layers = _layers(data)
     found = data.get(key, (list, int))
     found = found if isinstance(found, list) else [found] * layers
     if len(found) != layers or not all(type(count) is int for count in found):
         raise data.wrong(f"{data.architecture}.{key}", f"an integer for each of {layers} layers", found)
     return found
+
+
+def _layers(data: Metadata) -> int:
+    """The number of layers, before anything is made for each."""
+    layers: int = data.get("block_count")
+    if layers > MAX_LAYERS:
+        raise data.wrong(f"{data.architecture}.block_count", f"at most {MAX_LAYERS}", layers)
+    return layers
 
 
 def anywhere(data: Metadata, tensor: str) -> bool:
@@ -121,9 +155,10 @@ def neighbours(config: Config) -> dict[str, Change]:
     return {"attn_q": change, "attn_k": change}
 
 
-def less_one(names: Mapping[str, str]) -> Callable[[Config], dict[str, Change]]:
-    """Weights of RMS norms that scale by 1 + w, of which a file has the sum."""
-    return lambda _: {name: ONE_PLUS.store for name in names if name.endswith("norm")}
+def less_one(names: Iterable[str]) -> Callable[[Config], dict[str, Change]]:
+    """Weights of norms among these names that scale by 1 + w, of which a file has the sum."""
+    changes = {name: ONE_PLUS.store for name in names if name.removesuffix(".weight").endswith("norm")}
+    return lambda _: changes
 
 
 def has(data: Metadata, tensor: str) -> bool:

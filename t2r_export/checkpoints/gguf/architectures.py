@@ -7,8 +7,6 @@ the importers of Hugging Face folders read the rest.
 from __future__ import annotations
 
 from t2r_export.checkpoints.gguf.architecture import (
-    ATTENTION,
-    DENSE,
     ENDS,
     EXPERT,
     NAMES,
@@ -19,20 +17,21 @@ from t2r_export.checkpoints.gguf.architecture import (
     less_one,
     neighbours,
     sizes,
+    windows,
+    with_biases,
 )
 from t2r_export.checkpoints.gguf.delta import DELTA, EXPERTS_OF_QWEN
 from t2r_export.checkpoints.gguf.hybrids import HYBRIDS
 from t2r_export.checkpoints.gguf.jamba import JAMBA
+from t2r_export.checkpoints.gguf.llamas import LLAMAS
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.recurrent import RECURRENT
 from t2r_export.checkpoints.gguf.rope import NUMBER
+from t2r_export.checkpoints.gguf.rwkv7 import RWKV7
+from t2r_export.checkpoints.gguf.sparse import SPARSE
 from t2r_export.checkpoints.importers.sources import TRANSPOSED, permuted
 
 GEMMA2 = {**NAMES, "ffn_norm": "pre_feedforward_layernorm"} | {
-    "post_attention_norm": "post_attention_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-NORMS_AFTER = {**ATTENTION, **DENSE} | {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
@@ -67,7 +66,7 @@ OF_GPT_NEOX = {
 def _llama(data: Metadata) -> Config:
     """Llama, and with experts Mixtral."""
     if not data.get("expert_count", int, 0):
-        return _with_biases(data, "llama")
+        return with_biases(data, "llama")
     found = sizes(data, "mixtral")
     return found | {
         "sliding_window": None,
@@ -93,10 +92,6 @@ def _qwen2_moe(data: Metadata) -> Config:
     return found | {"shared_expert_intermediate_size": data.get("expert_shared_feed_forward_length")}
 
 
-def _with_biases(data: Metadata, model_type: str) -> Config:
-    return sizes(data, model_type) | {"attention_bias": has(data, "attn_q.bias"), "mlp_bias": has(data, "ffn_up.bias")}
-
-
 def _granite(data: Metadata) -> Config:
     keys = {
         "embedding_multiplier": "embedding_scale",
@@ -104,7 +99,7 @@ def _granite(data: Metadata) -> Config:
         "attention_multiplier": "attention.scale",
         "logits_scaling": "logit_scale",
     }
-    return _with_biases(data, "granite") | {name: data.get(key, NUMBER) for name, key in keys.items()}
+    return with_biases(data, "granite") | {name: data.get(key, NUMBER) for name, key in keys.items()}
 
 
 def _gemma2(data: Metadata, model_type: str = "gemma2", largest: int = 46) -> Config:
@@ -120,12 +115,11 @@ def _gemma2(data: Metadata, model_type: str = "gemma2", largest: int = 46) -> Co
 
 
 def _gemma3(data: Metadata) -> Config:
-    found = _gemma2(data, "gemma3_text", 62)
+    found = _gemma2(data, "gemma3_text", 62) | windows(data, 6)
     rope = found.pop("rope_parameters")
     local = {"rope_type": "default", "rope_theta": data.get("rope.freq_base_swa", NUMBER, 10000.0)}
     both = {"full_attention": rope, "sliding_attention": local}
-    pattern = data.get("attention.sliding_window_pattern", int, 6)
-    return found | {"rope_parameters": both, "sliding_window_pattern": pattern}
+    return found | {"rope_parameters": both}
 
 
 def _phi3(data: Metadata) -> Config:
@@ -186,9 +180,9 @@ def _stablelm(data: Metadata) -> Config:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gemma": Architecture(lambda data: sizes(data, "gemma"), changes=less_one({**NAMES, **ENDS})),
-    "gemma2": Architecture(_gemma2, GEMMA2, changes=less_one({**GEMMA2, **ENDS})),
-    "gemma3": Architecture(_gemma3, GEMMA2, changes=less_one({**GEMMA2, **ENDS})),
+    "gemma": Architecture(lambda data: sizes(data, "gemma"), changes=less_one([*NAMES, *ENDS])),
+    "gemma2": Architecture(_gemma2, GEMMA2, changes=less_one([*GEMMA2, *ENDS])),
+    "gemma3": Architecture(_gemma3, GEMMA2, changes=less_one([*GEMMA2, *ENDS])),
     "gpt2": Architecture(
         _gpt2,
         OF_GPT2,
@@ -210,7 +204,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "granite": Architecture(_granite, changes=neighbours),
     "llama": Architecture(_llama, OF_LLAMA, changes=neighbours),
-    "olmo2": Architecture(lambda data: sizes(data, "olmo2", lacks="head_dim"), NORMS_AFTER),
     "olmoe": Architecture(lambda data: _experts(data, "olmoe", False, "intermediate_size", "head_dim"), OF_EXPERTS),
     "phi3": Architecture(_phi3, OF_PHI3),
     "qwen2": Architecture(lambda data: sizes(data, "qwen2", lacks="head_dim")),
@@ -219,11 +212,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "qwen3": Architecture(lambda data: sizes(data, "qwen3")),
     "qwen3moe": Architecture(lambda data: _experts(data, "qwen3_moe", True, "moe_intermediate_size"), OF_EXPERTS),
-    "smollm3": Architecture(lambda data: _with_biases(data, "smollm3"), changes=neighbours),
+    "smollm3": Architecture(lambda data: with_biases(data, "smollm3"), changes=neighbours),
     "stablelm": Architecture(_stablelm),
     "starcoder2": Architecture(_starcoder2, OF_STARCODER2),
+    **LLAMAS,
     **RECURRENT,
     **DELTA,
     **HYBRIDS,
     **JAMBA,
+    **RWKV7,
+    **SPARSE,
 }

@@ -17,6 +17,28 @@ QWEN2 = rf"{_WORD}|\p{{N}}|{_SIGNS}|{_SPACES}"
 QWEN35 = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_SIGNS}|{_SPACES}"
 GPT4O = rf"{_CASED[0]}{_ENDINGS}?|{_CASED[1]}{_ENDINGS}?|\p{{N}}{{1,3}}|{_CASED_SIGNS}|{_SPACES}"
+SEED = rf"{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
+Part = dict[str, Any]
+
+
+def _level(words: bool) -> Part:
+    """Bytes as characters. Args: words: cut as GPT-2 does first."""
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": words}
+
+
+def _split(*regexes: str) -> tuple[Part, ...]:
+    """Cuts in turn; what a regex finds is a part of its own."""
+    return tuple({"type": "Split", "pattern": {"Regex": x}, "behavior": "Isolated", "invert": False} for x in regexes)
+
+
+_EACH_DIGIT: Part = {"type": "Digits", "individual_digits": True}
+_EACH_RUN: Part = {"type": "Digits", "individual_digits": False}
+DEEPSEEK_CODER = (
+    *_split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
+    _EACH_DIGIT,
+    _level(False),
+)
+FALCON = ({"type": "Punctuation", "behavior": "Contiguous"}, _level(True), _EACH_RUN, *_split("[0-9][0-9][0-9]"))
 
 
 @dataclass(frozen=True)
@@ -26,6 +48,7 @@ class Cut:
     Attributes:
         regex: None: GPT-2's, which ByteLevel contains.
         digits: single digits are cut first.
+        parts: in place of these two: the pre-tokenizers.
         nfc: texts are composed first, as by the tokenizers of these models.
         whole: a word that is a token is not divided, and bos is added unless the file denies it; both as in llama.cpp.
     """
@@ -34,6 +57,7 @@ class Cut:
     digits: bool = False
     nfc: bool = False
     whole: bool = False
+    parts: tuple[Part, ...] = ()
 
     @property
     def normalizer(self) -> dict[str, Any] | None:
@@ -42,23 +66,23 @@ class Cut:
     @property
     def pre_tokenizer(self) -> dict[str, Any]:
         """As in tokenizer.json."""
-        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": self.regex is None}
-        first: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if self.digits else []
-        if self.regex is not None:
-            split = {"type": "Split", "pattern": {"Regex": self.regex}, "behavior": "Isolated", "invert": False}
-            first.append(split)
-        return {"type": "Sequence", "pretokenizers": [*first, level]}
+        first = (_EACH_DIGIT,) if self.digits else ()
+        parts = self.parts or (*first, *_split(*filter(None, [self.regex])), _level(self.regex is None))
+        return {"type": "Sequence", "pretokenizers": [*parts]}
 
 
 _NAMES = {
-    "gpt-2 phi-2 mpt olmo jais roberta-bpe exaone4 jina-es jina-de": Cut(),
-    "smollm starcoder refact command-r codeshell exaone minerva-7b": Cut(digits=True),
+    "gpt-2 phi-2 mpt olmo jais roberta-bpe exaone4 jina-es jina-de mellum trillion granite-docling": Cut(),
+    "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": Cut(digits=True),
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2": Cut(LLAMA3, whole=True),
     "dbrx smaug-bpe chatglm-bpe glm4": Cut(LLAMA3),
     "qwen2 deepseek-r1-qwen kormo megrez": Cut(QWEN2, nfc=True),
     "stablelm2": Cut(QWEN2),
     "qwen35": Cut(QWEN35, nfc=True),
     "tekken": Cut(TEKKEN, whole=True),
+    "seed-coder": Cut(SEED),
+    "deepseek-coder": Cut(parts=DEEPSEEK_CODER),
+    "falcon": Cut(parts=FALCON),
     "gpt-4o llama4 kanana2": Cut(GPT4O),
 }
 CUTS: dict[str, Cut] = {name: cut for names, cut in _NAMES.items() for name in names.split()}

@@ -11,7 +11,7 @@ from t2r_export.checkpoints.gguf.architectures import ARCHITECTURES
 from t2r_export.checkpoints.gguf.header import DOWNLOAD, Header, Place, read_header
 from t2r_export.checkpoints.gguf.metadata import ARCHITECTURE, Metadata
 from t2r_export.checkpoints.gguf.tensors import Tensors
-from t2r_export.checkpoints.gguf.tokenizer import tokenizer_files
+from t2r_export.checkpoints.gguf.tokenizer import KIND, UNREAD, tokenizer_files
 from t2r_export.checkpoints.importers.files import CONFIG, GENERATION, Folder
 from t2r_runtime.errors import UserError, did_you_mean
 
@@ -47,6 +47,8 @@ class GgufFile(Folder):
         data.require_read()
         self.tensors = Tensors(data, architecture, config)
         self.contents, generation = tokenizer_files(data)
+        if (kind := data.general(KIND, str)) in UNREAD:
+            self.remarks = (f"{KIND} {kind} is not read: the model runs with token numbers",)
         config |= {name: generation.get(name) for name in ("bos_token_id", "eos_token_id")}
         self.contents |= {CONFIG: config, GENERATION: generation | _sampling(data)}
 

@@ -41,6 +41,11 @@ class Metadata:
         self.read.add(key)
         return self._whole(f"{self.architecture}.{key}", kind, default)
 
+    def only(self, key: str, value: int) -> None:
+        """Read a key that must have this value, or be absent or 0."""
+        if (found := self.get(key, int, value)) not in (0, value):
+            raise self.wrong(f"{self.architecture}.{key}", f"{value}", found, "use another model")
+
     def general(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """A value outside of the architecture; None if it is absent without a default."""
         return self._whole(key, kind, default) if key in self.values else default

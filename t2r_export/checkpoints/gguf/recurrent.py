@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.gguf.architecture import NORMS, Architecture, Change, Config
+from t2r_export.checkpoints.gguf.architecture import NORMS, Architecture, Change, Config, counts
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.rope import NUMBER, rope_parameters
 
@@ -39,6 +39,9 @@ OF_LFM2 = {
     "shortconv.out_proj": "conv.out_proj",
     "shortconv.conv": "conv.conv",
 }
+ENDS_OF_LFM2 = {"token_embd": "model.embed_tokens", "output": "lm_head"} | dict.fromkeys(
+    ("token_embd_norm", "output_norm"), "model.embedding_norm"
+)
 
 
 def decays(a: Tensor) -> Tensor:
@@ -51,7 +54,7 @@ def filters(weight: Tensor) -> Tensor:
     return weight[:, None]
 
 
-def _mamba(data: Metadata, model_type: str = "mamba") -> Config:
+def _mamba(data: Metadata, model_type: str) -> Config:
     return {
         "model_type": model_type,
         "vocab_size": data.rows("token_embd.weight"),
@@ -68,7 +71,8 @@ def _mamba(data: Metadata, model_type: str = "mamba") -> Config:
 
 def _mamba1(data: Metadata) -> Config:
     inner, rank = data.get("ssm.inner_size"), data.get("ssm.time_step_rank")
-    return _mamba(data) | {"intermediate_size": inner, "time_step_rank": rank}
+    kind = "falcon_mamba" if data.get("ssm.dt_b_c_rms", bool, False) else "mamba"
+    return _mamba(data, kind) | {"intermediate_size": inner, "time_step_rank": rank}
 
 
 def _mamba2(data: Metadata) -> Config:
@@ -95,19 +99,18 @@ def of_mamba2(config: Config) -> dict[str, Change]:
     }
 
 
-def _lfm2(data: Metadata) -> Config:
+def lfm2(data: Metadata, model_type: str) -> Config:
     heads, width = data.same("attention.head_count"), data.get("embedding_length")
-    kv_heads = data.get("attention.head_count_kv", list)
+    kv_heads = counts(data, "attention.head_count_kv")
     return {
-        "model_type": "lfm2",
+        "model_type": model_type,
         "vocab_size": data.rows("token_embd.weight"),
         "hidden_size": width,
-        "num_hidden_layers": data.get("block_count"),
+        "num_hidden_layers": len(kv_heads),
         "intermediate_size": data.same("feed_forward_length"),
-        "block_auto_adjust_ff_dim": False,
         "num_attention_heads": heads,
-        "num_key_value_heads": max((count for count in kv_heads if isinstance(count, int)), default=0),
-        "full_attn_idxs": [number for number, count in enumerate(kv_heads) if count],
+        "num_key_value_heads": max(kv_heads, default=0),
+        "layer_types": ["full_attention" if count else "conv" for count in kv_heads],
         "max_position_embeddings": data.get("context_length"),
         "rope_parameters": rope_parameters(data, width // max(heads, 1)),
         "norm_eps": data.get("attention.layer_norm_rms_epsilon", NUMBER),
@@ -118,10 +121,9 @@ def _lfm2(data: Metadata) -> Config:
 
 RECURRENT: dict[str, Architecture] = {
     "lfm2": Architecture(
-        _lfm2,
+        lambda data: lfm2(data, "lfm2") | {"block_auto_adjust_ff_dim": False},
         OF_LFM2,
-        {"token_embd": "model.embed_tokens", "output": "lm_head"}
-        | dict.fromkeys(("token_embd_norm", "output_norm"), "model.embedding_norm"),
+        ENDS_OF_LFM2,
         changes=lambda _: {"shortconv.conv.weight": filters},
     ),
     "mamba": Architecture(_mamba1, OF_MAMBA, ENDS, "backbone.layers.{}", of_mamba1),

@@ -31,7 +31,7 @@ class Tensors:
         self.places: dict[str, tuple[Place, Change | None]] = {}
         changes = architecture.changes(config)
         for name, place in data.tensors.items():
-            if name not in TABLES:
+            if name not in TABLES | architecture.unused:
                 self.places |= _named(name, place, architecture, changes)
 
     def stored(self) -> Iterator[dict[str, Stored]]:

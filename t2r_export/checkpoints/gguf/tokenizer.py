@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file as tokenizer.json: byte-level BPE, or sentencepiece's BPE with scores.
+"""The tokenizer of a GGUF file as tokenizer.json: byte-level BPE, or sentencepiece's BPE or unigrams with scores.
 
 sentencepiece merges the pair whose piece has the best score; a tokenizer.json lists those pairs in that order.
 """
@@ -13,33 +13,34 @@ from t2r_export.checkpoints.gguf.header import DOWNLOAD
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.importers.special import CONFIG, DECODER
 from t2r_export.checkpoints.importers.tokenizers import TOKENIZER
-from t2r_export.checkpoints.piece_file import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
-from t2r_export.checkpoints.piece_tokenizer import SPACE
+from t2r_export.checkpoints.piece_file import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, PieceModel
+from t2r_export.checkpoints.piece_tokenizer import HIDDEN, SPACE, metaspace, normalizer_of
 from t2r_runtime.errors import UserError, printable
 
 MAX_TOKEN = 1 << 10  # characters
 GGML, TEMPLATE = "tokenizer.ggml", "tokenizer.chat_template"
+KIND = f"{GGML}.model"
 NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 # ends of a turn, which some files mark only by their texts
 ENDS = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|end_of_turn|>", "<end_of_turn>", "<|eom_id|>", "<|return|>"}
 Part = dict[str, Any]
+BPE: Part = {"type": "BPE", "dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
 
 
 def tokenizer_files(data: Metadata) -> tuple[dict[str, Part], Part]:
     """Contents of tokenizer.json and tokenizer_config.json by name, and the tokens of generation_config.json.
 
-    A file without a tokenizer gives neither.
+    A file without a tokenizer gives neither, and one of UNREAD only the latter.
 
     Raises:
-        UserError: a tokenizer that is not read, or tokens and merges that do not fit each other.
+        UserError: another tokenizer that is not read, or tokens and merges that do not fit each other.
     """
-    kind = data.general(f"{GGML}.model", str)
+    kind = data.general(KIND, str)
     if kind in (None, "none", "no_vocab"):
         return {}, {}
-    if kind not in BUILDERS:
-        raise data.wrong(f"{GGML}.model", f"one of {', '.join(BUILDERS)}", kind, "use a model with one of those")
+    if kind not in BUILDERS and kind not in UNREAD:
+        raise data.wrong(KIND, f"one of {', '.join(BUILDERS)}", kind, "use a model with one of those")
     vocabulary = _Vocabulary(data)
-    built = BUILDERS[kind](vocabulary)
     named = {name: vocabulary.number(key) for name, key in NAMED.items()}
     config = {name: vocabulary.tokens[number] for name, number in named.items() if number is not None}
     templates = _templates(data)
@@ -49,7 +50,7 @@ def tokenizer_files(data: Metadata) -> tuple[dict[str, Part], Part]:
         for key, value in (("bos_token_id", named["bos_token"]), ("eos_token_id", vocabulary.ends()))
         if value not in (None, [])
     }
-    return {TOKENIZER: built, CONFIG: config}, generation
+    return {} if kind in UNREAD else {TOKENIZER: BUILDERS[kind](vocabulary), CONFIG: config}, generation
 
 
 class _Vocabulary:
@@ -99,21 +100,21 @@ class _Vocabulary:
             if kind in (UNKNOWN, CONTROL, USER_DEFINED) and token
         ]
 
-    def whole(self, begins: bool, model: Part, **parts: Part | None) -> Part:
-        """A tokenizer.json. Args: begins: whether texts begin with bos if the file does not say."""
+    def whole(self, begins: bool, model: Part, ends: bool = False, **parts: Part | None) -> Part:
+        """A tokenizer.json. Args: begins, ends: whether texts begin with bos and end with eos if the file is silent."""
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": self.added(),
-            "post_processor": self._template(begins),
-            "model": {"type": "BPE", "dropout": None, **model},
+            "post_processor": self._template(begins, ends),
+            "model": model,
             **parts,
         }
 
-    def _template(self, begins: bool) -> Part | None:
+    def _template(self, begins: bool, ends: bool) -> Part | None:
         first = self.number("bos") if self.flag("add_bos_token", begins) else None
-        last = self.number("eos") if self.flag("add_eos_token", False) else None
+        last = self.number("eos") if self.flag("add_eos_token", ends) else None
         around = [self.tokens[number] for number in (first, last) if number is not None]
         if not around:
             return None
@@ -144,9 +145,8 @@ def _bytes(vocabulary: _Vocabulary) -> Part:
     if broken is not None:
         raise data.wrong(f"{GGML}.merges", "two tokens with a space between them, each", broken)
     model = {
+        **BPE,
         "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
         "fuse_unk": False,
         "byte_fallback": False,
         "ignore_merges": cut.whole,
@@ -176,9 +176,8 @@ def _pieces(vocabulary: _Vocabulary) -> Part:
     }
     unknown = vocabulary.number("unknown")
     model = {
+        **BPE,
         "unk_token": None if unknown is None else tokens[unknown],
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
         "fuse_unk": True,
         "byte_fallback": BYTE in vocabulary.kinds,
         "ignore_merges": False,
@@ -204,6 +203,38 @@ def _pieces(vocabulary: _Vocabulary) -> Part:
     )
     blank = {token for token in vocabulary.tokens if gemma and not token.strip(" ")}  # merged from spaces
     return {**built, "added_tokens": [token for token in built["added_tokens"] if token["content"] not in blank]}
+
+
+def _unigrams(vocabulary: _Vocabulary) -> Part:
+    """sentencepiece's unigrams, as T5's."""
+    data, unknown = vocabulary.data, vocabulary.number("unknown")
+    if not vocabulary.scores or unknown is None:
+        raise data.wrong(f"{GGML}.scores", "a score of each token, and an unknown token", None)
+    charsmap = data.general(f"{GGML}.precompiled_charsmap", list, [])
+    if not all(type(byte) is int and -128 <= byte < 256 for byte in charsmap):
+        raise data.wrong(f"{GGML}.precompiled_charsmap", "bytes", charsmap)
+    prefix, strip = vocabulary.flag("add_space_prefix", False), vocabulary.flag("remove_extra_whitespaces", False)
+    bytes_known = BYTE in vocabulary.kinds
+    pieces = PieceModel("unigram", (), bytes(byte & 255 for byte in charsmap), prefix, strip, bytes_known)
+    shown = [
+        HIDDEN + token if kind == UNUSED else token
+        for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    ]
+    model = {
+        "type": "Unigram",
+        "unk_id": unknown,
+        "vocab": [[token, score] for token, score in zip(shown, vocabulary.scores, strict=True)],
+        "byte_fallback": bytes_known,
+    }
+    decoders = [*([{"type": "ByteFallback"}] if bytes_known else []), metaspace(prefix)]
+    return vocabulary.whole(
+        False,
+        model,
+        ends=True,
+        normalizer=normalizer_of(pieces),
+        pre_tokenizer=metaspace(prefix and strip),
+        decoder={"type": "Sequence", "decoders": decoders},
+    )
 
 
 def _spelled(token: str) -> str:
@@ -233,4 +264,5 @@ def _templates(data: Metadata) -> list[Part]:
     return [{"name": name, "template": text} for name, text in found.items() if text is not None]
 
 
-BUILDERS = {"gpt2": _bytes, "llama": _pieces}
+UNREAD = ("rwkv",)  # tokenizers that no tokenizer.json expresses: their models run with token numbers
+BUILDERS = {"gpt2": _bytes, "llama": _pieces, "t5": _unigrams}

@@ -86,7 +86,8 @@ READ = (
 
 
 def notes(files: Folder) -> Iterator[str]:
-    """A line for each file of the folder that is not read and has an effect in transformers."""
+    """A line for each file of the folder that is not read and has an effect in transformers, and its remarks."""
+    yield from files.remarks
     for name, file in FILES.items():
         if file.note and files.has(name) and not any(map(files.has, file.instead)):
             yield f"{name} is not read, {file.note}"

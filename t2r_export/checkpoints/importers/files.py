@@ -29,6 +29,7 @@ class Folder:
     """Reads files by name and records which were used."""
 
     format = "huggingface"
+    remarks: tuple[str, ...] = ()  # for the user, one line each
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

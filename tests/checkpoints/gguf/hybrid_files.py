@@ -230,7 +230,27 @@ def mamba1(tensors: Arrays, config: Any) -> Arrays:
     return changed(found, "ssm_conv1d.weight", lambda weight: weight[:, 0])
 
 
+def lfm2(config: Any) -> Values:
+    kinds = [kind == "full_attention" for kind in config.layer_types]
+    return sizes(config) | {
+        "attention.head_count_kv": [config.num_key_value_heads if attends else 0 for attends in kinds],
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+
+
+def filters(tensors: Arrays, config: Any) -> Arrays:
+    return changed(tensors, "shortconv.conv.weight", lambda weight: weight[:, 0])
+
+
 TYPES = ["linear_attention", "full_attention"] * 2
+LFM2 = {
+    "num_hidden_layers": 3,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+    "pad_token_id": 0,
+}
 OF_MAMBA2 = {"time_step_limit": (0.0, float("inf")), "max_position_embeddings": 50, **UNTIED}
 GRANITE_MOE = {
     "num_local_experts": 5,
@@ -245,6 +265,7 @@ GRANITE_MOE = {
 QWEN = {"layer_types": TYPES, "max_position_embeddings": 50, **UNTIED}
 # name -> architecture, family in transformers, its config, keys, and change of tensors
 HYBRIDS: dict[str, tuple[Any, ...]] = {
+    "lfm2": ("lfm2", "Lfm2", LFM2, lfm2, filters),
     "qwen35": ("qwen35", "Qwen3_5", {**QWEN3_5.sizes, **QWEN}, delta, tiled),
     "qwen35moe": ("qwen35moe", "Qwen3_5Moe", {**QWEN3_5_MOE.sizes, **QWEN}, delta, tiled),
     "qwen3next": ("qwen3next", "Qwen3Next", {**QWEN3_NEXT.sizes, **QWEN, "mlp_only_layers": []}, delta, ungrouped),

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from checkpoints.gguf.expert_files import EXPERTS
 from checkpoints.gguf.hybrid_files import HYBRIDS
+from checkpoints.gguf.llama_files import LLAMAS, by_neighbours, layer_norms, more_one, same
 from checkpoints.gguf.writer import (
     Arrays,
     Values,
@@ -23,14 +25,15 @@ from checkpoints.gguf.writer import (
     llama3_factors,
     random_model,
     rms,
-    sizes,
     tensors_of,
     write,
 )
 from checkpoints.importers.peers import TOLERANCE, error, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.gguf.architectures import ARCHITECTURES
+from t2r_export.checkpoints.gguf.cuts import CUTS
 from t2r_export.checkpoints.gguf.header import TYPES
+from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.cli import export_main, main
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.refusals import existing_graph
@@ -56,14 +59,6 @@ YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 5.0, "original_max_p
 LINEAR = {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0}
 
 
-def same(tensors: Arrays, config: Any) -> Arrays:
-    return tensors
-
-
-def by_neighbours(tensors: Arrays, config: Any) -> Arrays:
-    return adjacent(tensors, config.num_attention_heads, config.num_key_value_heads)
-
-
 def with_factors(tensors: Arrays, config: Any) -> Arrays:
     factors = llama3_factors(config.rope_parameters, config.head_dim)
     return by_neighbours(tensors, config) | {"rope_freqs.weight": factors}
@@ -87,13 +82,18 @@ class Case:
     read: bool = True
     spread: float = 0.3  # of weights
 
-    def written(self, path: Path) -> Any:
-        """Write the file. Returns: the model of transformers."""
+    def contents(self) -> tuple[Any, Values, Arrays]:
+        """The model of transformers, and the keys and tensors of its file."""
         model = random_model(self.theirs, SIZES | self.config, self.spread)
-        tensors = self.convert(tensors_of(model, self.architecture), model.config)
         # transformers needs a name, and for some architectures the number of tokens
         needed = {"general.name": "x", "tokenizer.ggml.tokens": [f"t{n}" for n in range(SIZES["vocab_size"])]}
-        write(path, self.architecture, {**needed, **self.values(model.config)}, tensors)
+        tensors = self.convert(tensors_of(model, self.architecture), model.config)
+        return model, {**needed, **self.values(model.config)}, tensors
+
+    def written(self, path: Path) -> Any:
+        """Write the file. Returns: the model of transformers."""
+        model, values, tensors = self.contents()
+        write(path, self.architecture, values, tensors)
         return model
 
 
@@ -123,10 +123,6 @@ PARTIAL = {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor":
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0, "attention_multiplier": 0.4}
 
 
-def more_one(tensors: Arrays, config: Any) -> Arrays:
-    return changed(tensors, "norm.weight", lambda tensor: tensor + 1)
-
-
 def gemma(config: Any) -> Values:
     ropes = config.rope_parameters
     theta = ropes.get("full_attention", ropes)["rope_theta"]
@@ -149,25 +145,6 @@ def with_long_factors(tensors: Arrays, config: Any) -> Arrays:
     return tensors | {
         f"rope_factors_{name}.weight": np.array(rope[f"{name}_factor"], np.float32) for name in ("short", "long")
     }
-
-
-def layer_norms(config: Any) -> Values:
-    """Keys of models with layer norms."""
-    eps = next(getattr(config, name) for name in EPSILONS if hasattr(config, name))
-    if config.model_type == "gpt2":
-        inner = {"feed_forward_length": config.n_inner}
-        found = sizes(config, **inner, **{"attention.layer_norm_epsilon": eps})
-        return {key: value for key, value in found.items() if key != "attention.head_count_kv"}
-    rope = config.rope_parameters
-    head = config.hidden_size // config.num_attention_heads
-    found = {"rope.freq_base": rope["rope_theta"], "attention.layer_norm_epsilon": eps}
-    found["rope.dimension_count"] = int(head * rope.get("partial_rotary_factor", 1))
-    if hasattr(config, "use_parallel_residual"):
-        found["use_parallel_residual"] = config.use_parallel_residual
-    return sizes(config, **found)
-
-
-EPSILONS = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon")
 
 
 def transposed(tensors: Arrays, config: Any) -> Arrays:
@@ -194,32 +171,6 @@ def granite(config: Any) -> Values:
     }
 
 
-def experts(config: Any) -> Values:
-    count = config.num_local_experts if hasattr(config, "num_local_experts") else config.num_experts
-    shared = getattr(config, "shared_expert_intermediate_size", None)
-    return rms(config) | {
-        "expert_count": count,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": getattr(config, "moe_intermediate_size", config.intermediate_size),
-        **({} if shared is None else {"expert_shared_feed_forward_length": shared}),
-    }
-
-
-def stacked(tensors: Arrays, config: Any) -> Arrays:
-    """Gates and ups of experts apart, and the shared expert's gate as a vector."""
-    found: Arrays = {}
-    for name, tensor in tensors.items():
-        if "ffn_gate_up_exps" in name:
-            gates, ups = np.split(tensor, 2, axis=1)
-            found[name.replace("gate_up", "gate") + ".weight"] = gates
-            found[name.replace("gate_up", "up") + ".weight"] = ups
-        elif "exps" in name:
-            found[f"{name}.weight"] = tensor
-        else:
-            found[name] = tensor[0] if "inp_shexp" in name else tensor
-    return found
-
-
 def ssm(config: Any) -> Values:
     second = config.model_type == "mamba2"
     inner = int(config.expand * config.hidden_size) if second else config.intermediate_size
@@ -235,7 +186,7 @@ def ssm(config: Any) -> Values:
         "ssm.state_size": config.state_size,
         "ssm.inner_size": inner,
         "ssm.time_step_rank": config.num_heads if second else config.time_step_rank,
-        **({"ssm.group_count": config.n_groups} if second else {}),
+        **({"ssm.group_count": config.n_groups} if second else {"ssm.dt_b_c_rms": config.model_type == "falcon_mamba"}),
     }
 
 
@@ -248,28 +199,7 @@ def states(tensors: Arrays, config: Any) -> Arrays:
     return {name: a[:, None] if name.endswith(("ssm_a", "ssm_d")) else a for name, a in found.items()}
 
 
-def lfm2(config: Any) -> Values:
-    kinds = [kind == "full_attention" for kind in config.layer_types]
-    return sizes(config) | {
-        "attention.head_count_kv": [config.num_key_value_heads if attends else 0 for attends in kinds],
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
-        "rope.freq_base": config.rope_parameters["rope_theta"],
-        "shortconv.l_cache": config.conv_L_cache,
-    }
-
-
-def filters(tensors: Arrays, config: Any) -> Arrays:
-    return changed(tensors, "shortconv.conv.weight", lambda weight: weight[:, 0])
-
-
-MOE = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
 MAMBA2 = {"num_heads": 6, "head_dim": 8, "n_groups": 2, "state_size": 5, "chunk_size": 8}
-LFM2 = {
-    "num_hidden_layers": 3,
-    "layer_types": ["conv", "full_attention", "conv"],
-    "block_auto_adjust_ff_dim": False,
-    "pad_token_id": 0,
-}
 CASES = {
     "llama": Case("llama", "Llama", {"rms_norm_eps": 0.01}, convert=by_neighbours),
     "llama tied, with biases": Case(
@@ -291,27 +221,9 @@ CASES = {
     "llama linear": Case(
         "llama", "Llama", {"rope_parameters": LINEAR}, values=scaled("linear"), convert=by_neighbours, read=False
     ),
-    "mixtral": Case(
-        "llama",
-        "Mixtral",
-        {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": None, "intermediate_size": 8},
-        experts,
-        lambda tensors, config: stacked(by_neighbours(tensors, config), config),
-        read=False,
-    ),
-    "qwen2moe": Case(
-        "qwen2moe",
-        "Qwen2Moe",
-        MOE | {"shared_expert_intermediate_size": 7},
-        experts,
-        stacked,
-        read=False,
-    ),
-    "qwen3moe": Case("qwen3moe", "Qwen3Moe", MOE | {"head_dim": 10, "norm_topk_prob": True}, experts, stacked, False),
-    "olmoe": Case("olmoe", "Olmoe", MOE | {"intermediate_size": 8}, experts, stacked, read=False),
     "mamba": Case("mamba", "Mamba", {"state_size": 5, "time_step_rank": 3}, ssm, states),
+    "falcon-mamba": Case("mamba", "FalconMamba", {"state_size": 5, "time_step_rank": 3}, ssm, states, read=False),
     "mamba2": Case("mamba2", "Mamba2", MAMBA2, ssm, states, read=False),
-    "lfm2": Case("lfm2", "Lfm2", LFM2, lfm2, filters, read=False),
     "qwen2": Case("qwen2", "Qwen2", {"tie_word_embeddings": True}),
     "qwen3": Case("qwen3", "Qwen3", {"head_dim": 10}, read=False),  # transformers ignores head_dim
     "gemma": Case("gemma", "Gemma", {"head_dim": 10}, convert=more_one, read=False),
@@ -339,24 +251,35 @@ CASES = {
         layer_norms,
         read=False,
     ),
-    "olmo2": Case("olmo2", "Olmo2", read=False),
     "granite": Case("granite", "Granite", GRANITE, granite, by_neighbours, read=False),
     "smollm3": Case(
         "smollm3", "SmolLM3", {"num_hidden_layers": 5, "pad_token_id": 0}, convert=by_neighbours, read=False
     ),
 }
 CASES |= {
-    name: Case(architecture, theirs, config, keys, convert, read=False, spread=0.15 if "qwen" in name else 0.3)
-    for name, (architecture, theirs, config, keys, convert) in HYBRIDS.items()
+    name: Case(architecture, theirs, config, keys, convert, read=False, spread=0.15 if "qwen3" in name else 0.3)
+    for name, (architecture, theirs, config, keys, convert) in {**LLAMAS, **HYBRIDS, **EXPERTS}.items()
 }
 
 
-def test_every_architecture_has_a_case_and_a_row_of_the_docs() -> None:
-    assert {case.architecture for case in CASES.values()} == set(ARCHITECTURES)
+def section() -> str:
     page = (Path(__file__).parents[3] / "docs" / "families.md").read_text("utf-8")
-    section = page[page.index("## GGUF files") :]
-    assert sorted(re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE)) == sorted(ARCHITECTURES)
-    assert " ".join(section.split()).count(", ".join(TYPES) + ".") == 1
+    return page[page.index("## GGUF files") :]
+
+
+def rows() -> dict[str, list[str]]:
+    """Values of general.architecture in the docs -> families they are read as."""
+    found = re.findall(r"^\| `([\w-]+)` \| (.+) \|$", section(), re.MULTILINE)
+    return {name: re.findall(r"`(\w+)`", families) for name, families in found}
+
+
+def test_every_architecture_has_a_case_and_a_row_of_the_docs() -> None:
+    assert {case.architecture for case in CASES.values()} | {"rwkv7"} == set(ARCHITECTURES)  # test_rwkv7_files.py
+    assert list(rows()) == sorted(ARCHITECTURES)
+    assert {family for families in rows().values() for family in families} <= IMPORTERS.keys()
+    text = " ".join(section().split())
+    assert ", ".join(TYPES) + "." in text
+    assert ", ".join(sorted(CUTS)) + "." in text
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -367,6 +290,7 @@ def test_logits_are_those_of_the_model_that_was_written(name: str, tmp_path: Pat
     assert logit_error(loaded.model, theirs, 47) < TOLERANCE
     assert not loaded.notes
     assert loaded.provenance["origin"]["format"] == "gguf"
+    assert loaded.provenance["origin"]["model_type"] in rows()[CASES[name].architecture]
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.read])

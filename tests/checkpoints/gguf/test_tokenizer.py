@@ -13,8 +13,11 @@ import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from checkpoints.gguf.writer import Arrays, Values, adjacent, random_model, rms, tensors_of, write
+from golden.families import FAMILIES, LETTERS
+from golden.parts import split
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.gguf.cuts import CUTS
+from t2r_export.checkpoints.piece_file import read_pieces
 from t2r_runtime import Tokenizer as Ours
 from t2r_runtime.errors import UserError
 from t2r_runtime.text.tokenizer_parts import unknown_parts
@@ -57,16 +60,28 @@ SPLITS = {
     "llama-bpe": CONTRACTIONS + "|" + WORD + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + REST,
     "qwen2": CONTRACTIONS + "|" + WORD + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + REST,
 }
+PARTS = {
+    "smollm": FAMILIES["smollm"],
+    "falcon": FAMILIES["falcon"],
+    "seed-coder": FAMILIES["seed-oss"],
+    "deepseek-coder": [
+        *map(split, ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")),
+        FAMILIES["deepseek-llm"][-2],  # single digits
+        LETTERS,
+    ],
+}
 
 
 def trained(pre: str) -> Tokenizer:
     """A byte-level BPE of 300 tokens, with the parts of the tokenizer.json of a model with this `pre`."""
     learnt = Tokenizer(models.BPE())
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre not in SPLITS)
-    first: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
-    if pre in SPLITS:
-        first = [pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated")]
-    learnt.pre_tokenizer = pre_tokenizers.Sequence([*first, level])
+    if pre in PARTS:
+        whole = {**json.loads(learnt.to_str()), "pre_tokenizer": {"type": "Sequence", "pretokenizers": PARTS[pre]}}
+        learnt = Tokenizer.from_str(json.dumps(whole))
+    else:
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre not in SPLITS)
+        first = [pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated")] if pre in SPLITS else []
+        learnt.pre_tokenizer = pre_tokenizers.Sequence([*first, level])
     learnt.normalizer = normalizers.NFC() if pre == "qwen2" else None
     learnt.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -87,7 +102,7 @@ def byte_level(pre: str, /, **changes: Any) -> tuple[Tokenizer, Values]:
     return learnt, keys(**{**found, "add_bos_token": False, **changes})
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", *PARTS])
 def test_byte_level_ids_are_those_of_the_tokenizer(pre: str, tmp_path: Path) -> None:
     learnt, values = byte_level(pre)
     loaded = checkpoint.load(with_tokenizer(tmp_path / "x.gguf", values, 300))
@@ -116,17 +131,24 @@ def test_every_runtime_has_the_parts_of_every_cut(pre: str, tmp_path: Path) -> N
     assert unknown_parts(data) == []
 
 
-def pieces(**changes: Any) -> tuple[sentencepiece.SentencePieceProcessor, Values]:
-    """sentencepiece's BPE with bytes, as Llama's."""
+BPE: Values = {
+    "model_type": "bpe",
+    "vocab_size": 340,
+    "byte_fallback": True,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}
+
+
+def pieces(
+    kind: str = "llama", options: Values = BPE, **changes: Any
+) -> tuple[sentencepiece.SentencePieceProcessor, Values]:
+    """sentencepiece's BPE with bytes, as Llama's, or other `options` of its trainer."""
     stored = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LEARNT),
         model_writer=stored,
-        model_type="bpe",
-        vocab_size=340,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
+        **options,
         user_defined_symbols=["<|im_start|>", "<|im_end|>"],
         minloglevel=2,
     )
@@ -137,7 +159,7 @@ def pieces(**changes: Any) -> tuple[sentencepiece.SentencePieceProcessor, Values
     tokens = [model.id_to_piece(number) for number in numbers]
     kinds = [4 if token.startswith("<|im") else kind for token, kind in zip(tokens, kinds, strict=True)]
     scores = [float(model.get_score(number)) for number in numbers]
-    return model, keys(**{"model": "llama", "tokens": tokens, "scores": scores, "token_type": kinds, **changes})
+    return model, keys(**{"model": kind, "tokens": tokens, "scores": scores, "token_type": kinds, **changes})
 
 
 def test_piece_ids_are_those_of_sentencepiece(tmp_path: Path) -> None:
@@ -159,6 +181,24 @@ def test_piece_ids_are_those_of_transformers_reading(tmp_path: Path) -> None:
     texts = [text for text in TEXTS if text[0].isalnum()]  # others begin without a space there
     assert len(texts) == 4
     assert [ours.encode(text) for text in texts] == [theirs(text).input_ids for text in texts]
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+@pytest.mark.parametrize("strip", [True, False])
+def test_unigram_ids_are_those_of_sentencepiece(strip: bool, byte_fallback: bool, tmp_path: Path) -> None:
+    size = 336 if byte_fallback else 80
+    options = {"model_type": "unigram", "vocab_size": size, "byte_fallback": byte_fallback}
+    options |= {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": strip, "hard_vocab_limit": False}
+    model, values = pieces("t5", options, add_space_prefix=True, remove_extra_whitespaces=strip)
+    size = len(values["tokenizer.ggml.tokens"])
+    values["tokenizer.ggml.precompiled_charsmap"] = list(read_pieces(model.serialized_model_proto(), "x").charsmap)
+    ours = Ours(checkpoint.load(with_tokenizer(tmp_path / "x.gguf", values, size)).tokenizer or "")
+    for text in [*TEXTS[:-1], "ﬁne Ｗｉｄｅ  ①"]:
+        ids = model.encode(text)
+        assert ours.encode(text) == [*ids, 2]
+        if 0 not in ids:  # sentencepiece writes a sign for an unknown one
+            assert ours.decode(ids) == model.decode(ids)
+    assert ours.encode("the <|im_end|>")[-2:] == [model.piece_to_id("<|im_end|>"), 2]
 
 
 def test_flags_decide_on_bos_eos_and_the_first_space(tmp_path: Path) -> None:
@@ -192,7 +232,7 @@ def test_a_chat_template_and_the_ends_of_turns_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"model": "bert"}, "tokenizer.ggml.model in .* to be one of gpt2, llama; received 'bert'"),
+        ({"model": "bert"}, "tokenizer.ggml.model in .* to be one of gpt2, llama, t5; received 'bert'"),
         ({"pre": "xyz"}, "tokenizer.ggml.pre in .* to be one of .*smollm.*; received 'xyz'"),
         ({"eos_token_id": 300}, "tokenizer.ggml.eos_token_id in .* to be a token below 300; received 300"),
         (

@@ -24,6 +24,7 @@ OTHERS = {
     "shared_mlp.input_linear.weight": "ffn_gate_up_shexp.weight",
     "moe.router.weight": "ffn_gate_inp.weight",
     "dt_bias": "ssm_dt.bias",
+    "e_score_correction_bias": "exp_probs_b.bias",
 }
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -159,6 +160,7 @@ def random_model(name: str, config: Mapping[str, Any], spread: float = 0.3) -> A
     torch.manual_seed(0)
     kind = getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}LMHeadModel")
     model = kind(kind.config_class(**config)).eval()
-    for parameter in model.parameters():
+    biases = [buffer for name, buffer in model.named_buffers() if name.endswith("bias")]  # of choices of experts
+    for parameter in [*model.parameters(), *biases]:
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=spread)
     return model

@@ -1,0 +1,107 @@
+"""Architectures of GGUF files that are Llama with a few options: other norms, windows, biases, or partial rotation."""
+
+from __future__ import annotations
+
+from t2r_export.checkpoints.gguf.architecture import (
+    ATTENTION,
+    DENSE,
+    ENDS,
+    NAMES,
+    NORMS_AFTER,
+    Architecture,
+    Change,
+    Config,
+    biases,
+    has,
+    less_one,
+    neighbours,
+    sizes,
+    windows,
+    with_biases,
+)
+from t2r_export.checkpoints.gguf.metadata import Metadata
+from t2r_export.checkpoints.gguf.rope import NUMBER
+
+OF_GLM4 = {
+    **NAMES,
+    "ffn_up": "mlp.gate_up_proj",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+OF_PHI2 = {**NAMES, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
+OF_SEED = {name: place for name, place in NAMES.items() if name != "ffn_norm"} | {
+    "post_attention_norm": "post_attention_layernorm"
+}
+OLMO_EPS = 1e-5  # of OLMo's norms, which have no weights
+NORMS = ("attn_norm", "ffn_norm", "output_norm")
+
+
+def _cohere(data: Metadata, model_type: str) -> Config:
+    return sizes(data, model_type, "layer_norm_eps") | {"logit_scale": data.get("logit_scale", NUMBER)}
+
+
+def _cohere2(data: Metadata) -> Config:
+    return _cohere(data, "cohere2") | windows(data, 4)
+
+
+def _exaone4(data: Metadata) -> Config:
+    slides = windows(data, 4) if data.has("attention.sliding_window") else {"sliding_window": None}
+    return sizes(data, "exaone4") | slides
+
+
+def _partial(data: Metadata, model_type: str, eps: str, lacks: str = "") -> Config:
+    """A family in which a part of each head rotates if the config does not say that all do."""
+    found = sizes(data, model_type, eps, lacks)
+    found["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
+    return found
+
+
+def _glm4(data: Metadata) -> Config:
+    return _partial(data, "glm4", "rms_norm_eps") | {"attention_bias": has(data, "attn_q.bias")}
+
+
+def _olmo(data: Metadata) -> Config:
+    found = sizes(data, "olmo", "layer_norm_eps", "head_dim")
+    if (eps := found.pop("layer_norm_eps")) != OLMO_EPS:
+        raise data.wrong("olmo.attention.layer_norm_epsilon", f"{OLMO_EPS}", eps, "use another model")
+    return found
+
+
+def _of_olmo(config: Config) -> dict[str, Change]:
+    return neighbours({"head_dim": config["hidden_size"] // max(config["num_attention_heads"], 1)})
+
+
+def _olmo2(data: Metadata) -> Config:
+    """OLMo 2, and with windows OLMo 3, which does not scale the positions of these."""
+    found = sizes(data, "olmo2", lacks="head_dim")
+    if not data.has("attention.sliding_window"):
+        return found
+    full = found.pop("rope_parameters")
+    both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": full["rope_theta"]}}
+    return found | windows(data, 4) | {"model_type": "olmo3", "rope_parameters": both}
+
+
+def _seed(data: Metadata) -> Config:
+    return with_biases(data, "seed_oss") | {"attention_out_bias": has(data, "attn_output.bias")}
+
+
+LLAMAS: dict[str, Architecture] = {
+    "arcee": Architecture(lambda data: with_biases(data, "arcee"), changes=neighbours),
+    "cohere2": Architecture(_cohere2),
+    "command-r": Architecture(lambda data: _cohere(data, "cohere")),
+    "ernie4_5": Architecture(lambda data: sizes(data, "ernie4_5")),
+    "exaone4": Architecture(_exaone4, NORMS_AFTER),
+    "glm4": Architecture(_glm4, OF_GLM4),
+    "nemotron": Architecture(
+        lambda data: _partial(data, "nemotron", "norm_eps") | biases(data),
+        changes=less_one(f"{name}.weight" for name in NORMS),
+    ),
+    "olmo": Architecture(_olmo, {**ATTENTION, **DENSE}, changes=_of_olmo),
+    "olmo2": Architecture(_olmo2, NORMS_AFTER),
+    "phi2": Architecture(
+        lambda data: _partial(data, "phi", "layer_norm_eps", "head_dim"),
+        OF_PHI2,
+        {**ENDS, "output_norm": "model.final_layernorm"},
+    ),
+    "seed_oss": Architecture(_seed, OF_SEED),
+}
