@@ -15,6 +15,7 @@ from t2r_runtime import Decoder, Sampling
 from t2r_runtime.decode.drafts import Lookup, Model
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.pace import Pace, Times
+from t2r_runtime.decode.pool import Pool
 from t2r_runtime.errors import UserError
 
 NAMES = ("none", "rotary_after", "gated_rotary", "delta_rotary", "hybrid_gated", "lstm", "softmax")
@@ -265,6 +266,51 @@ def test_pace_ignores_first_run_of_size() -> None:
     for seconds in (9.0, 1.0, 1.1):
         times.ran(2, seconds)
     assert 1.0 < times.seconds[2] < 1.1
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", ["gated_rotary", "hybrid_gated", "lstm"])
+def test_a_text_alone_in_a_pool(
+    made: dict[str, Decoder], name: str, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts for the first text, until another joins and after that ends; all tokens but the newest have been read
+    where its states are asked for."""
+    monkeypatch.setattr(Pace, "_time", lambda self, tokens: 1 + 0.01 * tokens)
+    decoder, rules, counts = made[name], SAMPLINGS[sampling], list[tuple[int, int]]()
+    pool = Pool(decoder, 2, drafted=lambda *pair: counts.append(pair))
+    [text] = pool.add([5, 1, 2], 90, [rules])
+
+    def step(count: int) -> int:
+        """Number of right draft tokens."""
+        counts.clear()
+        for _ in range(count):
+            before = len(text.tokens)
+            pool.step()
+            assert len(text.tokens) == before + (text.ended is None or len(text.tokens) == 90)
+        return sum(right for _, right in counts)
+
+    found = step(31)
+    [other] = pool.add(PROMPT, 17, [rules])
+    found += step(1)  # the runs so far are judged
+    assert step(16) == 0 and counts == [] and other.ended is not None
+    found += step(41)
+    for more in (0, 1):
+        step(more)
+        states, reader = pool.states(text), decoder.fork()
+        reader.prefill(text.seen[:-1])
+        for state, value in reader.state().items():
+            np.testing.assert_allclose(states[state], value, rtol=1e-3, atol=2e-4, err_msg=state)
+    assert (text.ended, pool.busy) == ("length", False)
+    assert other.tokens == by_steps(decoder, 17, rules)
+    decoder.reset()
+    assert text.tokens == list(decoder.stream([5, 1, 2], 90, rules))
+    assert found > 9 or sampling != "greedy", "a text that repeats itself"
+
+
+def test_a_pool_without_draft_check(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    with pytest.raises(UserError, match="a draft-check graph beside the step graph; received none"):
+        Pool(Decoder(tmp_path / "g.onnx", threads=1), drafted=print)
 
 
 def test_drafter_without_drafts(made: dict[str, Decoder]) -> None:

@@ -57,6 +57,10 @@ def test_what_the_command_refuses(tmp_path: Path, capsys: Output) -> None:
             ([tmp_path / "none.onnx"], "none.onnx"),
             ([graph, other, "--port", 0], "expected graphs of different file names; received two named letters"),
             ([growing, "--port", 0], "expected states of constant size for texts of different lengths side by side"),
+            (
+                [graph, "--port", 0, "--draft", "lookup"],
+                "expected a draft-check graph beside the step graph; received none",
+            ),
             ([graph, growing, "--port", 0], f"side by side as {growing}; received a model whose"),
             ([graph, "--port", 0, "--rows", 1 << 30], "bytes; choose a smaller batch (fewer rows)\n"),
             (

@@ -83,6 +83,11 @@ NEEDED = ("starlette", "uvicorn")
     type=click.Choice([*TOOL_FORMATS]),
     help="How the models write calls of tools. Default: as their chat templates say.",
 )
+@click.option(
+    "--draft",
+    type=click.Choice(["lookup"]),
+    help="Speculative decoding of a text that is alone: draft tokens by prompt lookup.",
+)
 @providers.threads_option
 @providers.option
 def command(
@@ -99,6 +104,7 @@ def command(
     allow_host: tuple[str, ...],
     log_format: str,
     tool_format: str | None,
+    draft: str | None,
     threads: int | None,
     provider: providers.Provider,
 ) -> None:
@@ -131,6 +137,7 @@ def command(
             Access(frozenset({host.lower()} - {""}), frozenset(map(str.lower, allow_host)), beyond, api_key),
             Log(log_format),
             None if tool_format is None else TOOL_FORMATS[tool_format],
+            drafts=draft is not None,
         )
         if api_key is None and beyond:
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import require_value
 from t2r_runtime.contract.sampling import Sampling
-from t2r_runtime.contract.signature import COMPANIONS, DRAFT_CHECK
+from t2r_runtime.contract.signature import COMPANIONS
 from t2r_runtime.contract.state_spec import MAX_STATE_BYTES
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.reader import Reader
@@ -143,6 +143,5 @@ class Decoder(Reader):
     def _speculate(self, request: Request, draft: object) -> Generator[int]:
         import t2r_runtime.decode.speculation as speculation
 
-        self._require_draft_check()
-        self._graph.companions[DRAFT_CHECK]()  # open it before runs are timed
+        self.open_draft_check()
         return speculation.tokens(self, request, speculation.drafter_of(self, draft))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -41,21 +42,19 @@ class Lookup:
     """
 
     def __init__(self) -> None:
-        self._text: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}  # end of the last occurrence of each n-gram
+        self._text = array("q")
         self._place: int | None = None  # end of the earlier occurrence
         self._size = 0  # its n-gram length
 
     def read(self, tokens: Sequence[int]) -> None:
-        text, ends = self._text, self._ends
-        for token in tokens:
-            text.append(token)
-            self._place, latest = None, tuple(text[-LONGEST:])
-            for size in range(SHORTEST, len(latest) + 1):
-                row = latest[-size:]
-                if (before := ends.get(row)) is not None:
-                    self._place, self._size = before, size
-                ends[row] = len(text)
+        self._text.extend(tokens)
+        text, self._place = np.frombuffer(self._text, np.int64), None
+        ends = np.flatnonzero(text[:-1] == text[-1])  # a search takes microseconds, a table of n-grams 1 kB per token
+        for size in range(SHORTEST, LONGEST + 1):
+            ends = ends[ends >= size - 1]
+            if not ends.size or not (ends := ends[text[ends - size + 1] == text[-size]]).size:
+                break
+            self._place, self._size = int(ends[-1]) + 1, size
 
     def kind(self) -> object:
         """The length of the matching suffix."""

@@ -5,15 +5,19 @@ so that a long prompt does not delay them; then it joins the rows. Batch and the
 
 Chunks begin at multiples of their size from the start of the prompt and from its marks, and the noise of a choice
 depends on the seed and the number of the draw only: other texts do not change a text, except for rounding.
+
+With drafts, a text that is alone may read several tokens in one run; each step still returns one. Rows of several texts
+have none: a run of all of them uses the weights as well, and accepts other numbers of tokens in each.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +26,9 @@ import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import require_kind
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.drafts import Lookup
+from t2r_runtime.decode.pace import Pace
+from t2r_runtime.decode.speculation import Ahead
 from t2r_runtime.decode.text import LENGTH, REMOVED, Edit, Start, Text, Watch
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import TokenIds, token_ids
@@ -59,15 +66,23 @@ class Pool:
         decoder: its graph is used; its own text is not affected.
         capacity: maximum number of rows.
         chunk: number of prompt tokens read per step. Default: `CHUNK`, or `CHUNK_BY_STEPS` without a prefill graph.
+        drafted: for prompt-lookup drafts, called after runs with the numbers of draft tokens and of right ones; None
+            makes no drafts.
 
     Raises:
         UserError: the graph reads vectors, has growing caches, whose lengths would have to be equal, or a fixed batch;
-            or states of `capacity` rows exceed the memory limit.
+            states of `capacity` rows exceed the memory limit; or drafts without a draft-check graph.
 
     A pool must be used by one thread at a time.
     """
 
-    def __init__(self, decoder: Decoder, capacity: int = sys.maxsize, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        capacity: int = sys.maxsize,
+        chunk: int | None = None,
+        drafted: Callable[[int, int], object] | None = None,
+    ) -> None:
         require_kind(decoder, Decoder, "a Decoder", "graph")
         signature = decoder.signature
         signature.require_tokens()
@@ -76,6 +91,8 @@ class Pool:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
         if capacity < sys.maxsize:
             signature.require_memory(capacity, decoder._graph.max_state_bytes)
+        if drafted is not None:
+            decoder.open_draft_check()
         by_steps = decoder.prefill_from is None
         self.capacity, self.chunk = capacity, chunk or (CHUNK_BY_STEPS if by_steps else CHUNK)
         self._all = decoder.fork()
@@ -84,6 +101,9 @@ class Pool:
         self._reading: deque[_Prompt] = deque()
         self._ready: deque[tuple[Text, Decoder]] = deque()  # prompt read, no row yet
         self._ended: list[Chosen] = []  # texts that ended without a token since the last step
+        self._drafted = drafted
+        self._ahead: tuple[Text, Ahead] | None = None  # the text alone in the rows, with its drafts
+        self._paces: WeakKeyDictionary[Text, Pace] = WeakKeyDictionary()
 
     @property
     def running(self) -> int:
@@ -168,6 +188,7 @@ class Pool:
         for other, reader in self._ready:
             if other is text:
                 return reader.state()
+        self._catch_up()
         return self._all.state(self._rows.index(text))
 
     def read(self) -> None:
@@ -209,11 +230,8 @@ class Pool:
         live = self._live()
         if not live:
             return ended
-        ids = np.zeros((len(self._rows), 1), np.int64)  # a free row reads token 0
-        ids[list(live), 0] = [text.token for text in live.values()]
-        limits = [text.limit for text in live.values()]
         try:
-            logits, tokens = generate.next_logits(self._all, TokenIds(ids), min(limits) and max(limits))
+            logits, tokens = self._logits(live)
         except UserError:
             self._ended = ended
             raise
@@ -221,7 +239,29 @@ class Pool:
             Chosen(text, text.advance(logits[row], None if tokens is None else tokens[row]))
             for row, text in live.items()
         ]
+        if self._ahead is not None:
+            self._ahead[1].chose(self._ahead[0].token)
         return ended + [each for each in chosen if each.token is not None or each.text.ended]
+
+    def _logits(self, live: Mapping[int, Text]) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+        """Logits (rows, N) after the newest token of each text, and their tokens as next_logits."""
+        first = next(iter(live.values()))
+        if self._drafted is not None and len(self._rows) == 1 and not first.forced:
+            if self._ahead is None:
+                pace = self._paces.setdefault(first, Pace(self._all.run_times))
+                self._ahead = first, Ahead(self._all, first.request, Lookup(), first.seen, pace, self._drafted)
+            logits, tokens = self._ahead[1].logits(first.left, first.limit)
+            return logits[np.newaxis], None if tokens is None else tokens[np.newaxis]
+        ids = np.zeros((len(self._rows), 1), np.int64)  # a free row reads token 0
+        ids[list(live), 0] = [text.token for text in live.values()]
+        limits = [text.limit for text in live.values()]
+        return generate.next_logits(self._all, TokenIds(ids), min(limits) and max(limits))
+
+    def _catch_up(self) -> None:
+        """Let the rows have read all tokens but the newest, as they have without drafts."""
+        if self._ahead is not None:
+            self._ahead[1].finish()
+        self._ahead = None
 
     def _live(self) -> dict[int, Text]:
         """The unfinished texts that have a row, by row."""
@@ -262,9 +302,13 @@ class Pool:
         A text takes a free row in place; all rows are copied only if their number changes.
         """
         live = self._live()
+        if self._ahead is not None and self._ahead[0].ended is not None:
+            self._ahead = None  # nobody needs its states any more
         joining = [self._ready.popleft() for _ in range(min(len(self._ready), self.capacity - len(live)))]
         if not live and not joining:
             return
+        if joining:
+            self._catch_up()
         free = [row for row in range(len(self._rows)) if row not in live]
         spare = len(free) - len(joining)
         if spare == 0 or (spare > 0 and self._may_spare(spare)):

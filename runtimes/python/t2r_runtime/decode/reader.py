@@ -380,6 +380,11 @@ class Reader:
         self._history.add_rows(tokens, counts)
         return results
 
+    def open_draft_check(self) -> None:
+        """Open the draft-check graph, before runs are timed. Raises UserError if there is none."""
+        self._require_draft_check()
+        self._graph.companions[DRAFT_CHECK]()
+
     def _require_draft_check(self) -> None:
         if not self.has_draft_check_graph:
             raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK, "graph")

@@ -10,7 +10,8 @@ graphs that round activations (fp16, w8, w4; docs/quantization.md, "Steps and pr
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -50,88 +51,101 @@ def tokens(decoder: Reader, request: Request, drafter: Drafter) -> Generator[int
 
     Between tokens of one run the decoder has not read all earlier tokens; at the end it has read all but the last.
     """
-    text, left = _Text(decoder, request, drafter), request.max_tokens
-    text.begin()
+    if request.all_but_last is not None:
+        decoder._read(request.all_but_last, LOGITS_ALONE)
+    text = [*decoder.history().tolist(), request.last]
+    ahead = Ahead(decoder, request, drafter, text, Pace(decoder.run_times))
     try:
-        while True:
-            for logits, places in text.run(left):
-                token = text.choose(logits, places)
-                left -= 1
-                yield token
-                if token in request.stop or left == 0:
-                    return
-                if text.diverged:
-                    break
-            text.settle()
+        for left in range(request.max_tokens, 0, -1):
+            logits, places = ahead.logits(left, request.limit)
+            occurred = np.array(text[-RECENT:], np.int64) if request.sampler.sampling.looks_back else ()
+            text.append(request.choose(logits, places, occurred))
+            ahead.chose(text[-1])
+            yield text[-1]
+            if text[-1] in request.stop:
+                return
     finally:
-        text.finish()
+        ahead.finish()
 
 
-class _Text:
-    """The state of one text: accepted tokens to be read, and draft tokens after them."""
+class Ahead:
+    """The tokens of one text: those that are chosen and still to be read, and draft tokens after them.
 
-    def __init__(self, decoder: Reader, request: Request, drafter: Drafter) -> None:
-        self._decoder, self._request, self._drafter = decoder, request, drafter
-        self._pace = Pace(decoder.run_times)
-        few = 0 < request.limit <= (decoder.signature.top_k or 0)
-        self._wanted = TOP_ALONE if few else LOGITS_ALONE
-        self._looks_back = request.sampler.sampling.looks_back
-        self._reach = decoder.signature.reach
-        self._occurred: list[int] = []
-        self._waiting: list[int] = []  # accepted before this run, which starts with them
+    Args:
+        decoder: has read the text except for its last token.
+        text: the text so far.
+        pace: chooses the numbers of draft tokens.
+        counted: called with the numbers of draft tokens that a run checked, and of those that were right.
+    """
+
+    def __init__(
+        self,
+        decoder: Reader,
+        request: Request,
+        drafter: Drafter,
+        text: Sequence[int],
+        pace: Pace,
+        counted: Callable[[int, int], object] = lambda checked, right: None,
+    ) -> None:
+        self._decoder, self._request, self._drafter, self._pace = decoder, request, drafter, pace
+        self._counted, self._reach = counted, decoder.signature.reach
+        self._waiting = [text[-1]]  # chosen before this run, which starts with them
         self._guesses: list[int] = []  # draft tokens after those
         self._kind: object = None
         self._trusted = False  # whether the states include the draft tokens
         self._new: list[int] = []  # chosen from this run's logits
+        self._found: deque[tuple[NDArray[Any], NDArray[Any] | None]] = deque()  # those that are left
+        drafter.read(text)
 
-    def begin(self) -> None:
-        """Read the prompt except for its last token."""
-        if self._request.all_but_last is not None:
-            self._decoder._read(self._request.all_but_last, LOGITS_ALONE)
-        self._waiting = [self._request.last]
-        self._occurred = [*self._decoder.history().tolist(), *self._waiting]
-        self._drafter.read(self._occurred)
-
-    def run(self, left: int) -> list[tuple[NDArray[Any], NDArray[Any] | None]]:
-        """Read the waiting tokens, and draft tokens if they pay off.
+    def logits(self, left: int, limit: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Logits of the next token: from the last run if it has read the newest tokens as drafts, else from a new run.
 
         Args:
             left: maximum number of further tokens.
+            limit: how many of the largest logits suffice; 0 means all.
 
         Returns:
-            Logits after the last waiting token and after each draft token; with their tokens if these are top-k logits.
+            As t2r_runtime.decode.generate.next_logits, for the one text.
         """
+        if not self._found or self._new != self._guesses[: len(self._new)]:
+            self._settle()
+            self._found = deque(self._run(left, 0 < limit <= (self._decoder.signature.top_k or 0)))
+        return self._found.popleft()
+
+    def chose(self, token: int) -> None:
+        """Record the token that was chosen from the last logits."""
+        self._new.append(token)
+
+    def finish(self) -> None:
+        """Read all but the last token."""
+        self._settle()
+        if self._waiting[:-1]:
+            self._decoder._read(TokenIds(np.array([self._waiting[:-1]])), LOGITS_ALONE)
+
+    def _run(self, left: int, few: bool) -> list[tuple[NDArray[Any], NDArray[Any] | None]]:
+        """Read the waiting tokens, and draft tokens if they pay off; returns the logits after the last waiting token
+        and after each draft token."""
         waiting, self._waiting = self._waiting, []  # if the run fails, `finish` must not read them
         self._guesses = self._guessed(len(waiting), left)
+        wanted = TOP_ALONE if few else LOGITS_ALONE
         ids, read = TokenIds(np.array([[*waiting, *self._guesses]])), len(waiting)
         begun = time.perf_counter()
         if ids.array.size == 1:
-            found = [array[:, np.newaxis] for array in self._decoder._read(ids, self._wanted)]
+            found = [array[:, np.newaxis] for array in self._decoder._read(ids, wanted)]
         else:
-            self._trusted = self._pace.trusts(self._kind, len(self._guesses), read)
-            found = self._decoder._check(ids, ids.array.size if self._trusted else read, self._wanted)
+            trusted = self._pace.trusts(self._kind, len(self._guesses), read)
+            found = self._decoder._check(ids, ids.array.size if trusted else read, wanted)
+            self._trusted = trusted
         self._pace.times.ran(ids.array.size, time.perf_counter() - begun)
         self._waiting = waiting
         logits, *places = (array[0, read - 1 :] for array in found)
         return [(row, places[0][n] if places else None) for n, row in enumerate(logits)]
 
-    def choose(self, logits: NDArray[Any], places: NDArray[Any] | None) -> int:
-        """Choose the next token."""
-        occurred = np.array(self._occurred[-RECENT:], np.int64) if self._looks_back else ()
-        token = self._request.choose(logits, places, occurred)
-        self._new.append(token)
-        self._occurred.append(token)
-        return token
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the last chosen token differs from the draft."""
-        count = len(self._new)
-        return count <= len(self._guesses) and self._new != self._guesses[:count]
-
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Keep the chosen tokens for the next run, and undo the run if the states include rejected ones."""
         guesses, new, read = self._guesses, self._new, len(self._waiting)
+        if not new and not self._trusted:
+            return
         right = 0
         while right < min(len(guesses), len(new)) and guesses[right] == new[right]:
             right += 1
@@ -141,15 +155,11 @@ class _Text:
         else:
             self._waiting = new[-1:] if self._trusted else new
         self._pace.judged(self._kind, len(guesses), read, right, len(new))
+        if guesses:
+            self._counted(len(guesses), right)
         self._drafter.read(new)
         self._new, self._guesses, self._trusted = [], [], False
-
-    def finish(self) -> None:
-        """Read all but the last token."""
-        if self._new:
-            self.settle()
-        if self._waiting[:-1]:
-            self._decoder._read(TokenIds(np.array([self._waiting[:-1]])), LOGITS_ALONE)
+        self._found.clear()
 
     def _guessed(self, waiting: int, left: int) -> list[int]:
         """Draft tokens after `waiting` tokens, with at most `left` further tokens."""

@@ -34,15 +34,19 @@ class Engine(Worker[Job]):
         name: the model's name, for metrics.
         rows: maximum number of texts side by side.
         queue: maximum number of texts that wait.
+        drafts: make prompt-lookup drafts for a text that is alone.
 
     Raises:
         UserError: as for Pool.
     """
 
-    def __init__(self, name: str, decoder: Decoder, rows: int, queue: int, metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, decoder: Decoder, rows: int, queue: int, metrics: Metrics, drafts: bool = False
+    ) -> None:
         super().__init__(f"engine {name}")
-        self._name, self._decoder, self._rows, self._queue, self._metrics = name, decoder, rows, queue, metrics
-        self._pool = Pool(decoder, rows)
+        self._name, self._rows, self._queue, self._metrics = name, rows, queue, metrics
+        self._new_pool = functools.partial(Pool, decoder, rows, drafted=self._drafted if drafts else None)
+        self._pool = self._new_pool()
         self._pool.add([0, 0, 0], 1, [Sampling()])  # opens the prefill graph before the first request
         while self._pool.busy:
             self._pool.step()
@@ -88,7 +92,7 @@ class Engine(Worker[Job]):
             except Exception as error:
                 answer = reported(error)
                 deliver += [(job, answer) for job in {job for job, _ in self._jobs.values()}]
-                self._pool, self._jobs = Pool(self._decoder, self._rows), {}
+                self._pool, self._jobs = self._new_pool(), {}
             self._metrics.time("t2r_step_seconds", time.monotonic() - started, model=self._name)
             self._send(deliver)
 
@@ -191,6 +195,10 @@ class Engine(Worker[Job]):
                 self._drop(text)
                 late = wrong("a first token in time", f"none in {job.seconds:g} s", "try again later", status=503)
                 deliver.append((job, late))
+
+    def _drafted(self, checked: int, right: int) -> None:
+        self._metrics.count("t2r_draft_tokens_total", checked, model=self._name)
+        self._metrics.count("t2r_draft_tokens_right_total", right, model=self._name)
 
     def _send(self, deliver: Deliver) -> None:
         if deliver:

@@ -13,6 +13,8 @@ COUNTERS = {
     "t2r_prompt_tokens_total": "Tokens of prompts.",
     "t2r_cached_tokens_total": "Tokens of prompts that kept states made unnecessary to read.",
     "t2r_generated_tokens_total": "Generated tokens.",
+    "t2r_draft_tokens_total": "Draft tokens that runs checked.",
+    "t2r_draft_tokens_right_total": "Draft tokens that were right: steps that made no run.",
     "t2r_cancelled_total": "Requests whose client went away.",
 }
 TIMES = {
