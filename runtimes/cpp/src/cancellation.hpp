@@ -31,12 +31,32 @@ public:
         Cancellation &of;
     };
 
+    // Has `cancel` end runs with these options too, during its lifetime.
+    class Others {
+    public:
+        Others(Cancellation &of, Ort::RunOptions &options) : of(of) {
+            const std::lock_guard<std::mutex> lock(of.mutex);
+            of.others = &options;
+            if (of.wanted) options.SetTerminate();
+        }
+        ~Others() {
+            const std::lock_guard<std::mutex> lock(of.mutex);
+            of.others = nullptr;
+        }
+        Others(const Others &) = delete;
+        Others &operator=(const Others &) = delete;
+
+    private:
+        Cancellation &of;
+    };
+
     // From any thread: end the call that is running, if one is.
     void cancel() {
         const std::lock_guard<std::mutex> lock(mutex);
         if (!running) return;
         wanted = true;
         options.SetTerminate();
+        if (others) others->SetTerminate();
     }
 
     // Call `body` with these options, to run a graph. Throws Error of the kind cancelled, or of the kind runtime if ONNX Runtime
@@ -58,7 +78,7 @@ private:
     std::mutex mutex;  // guards `running` and actions that depend on it
     bool running = false, terminated = false;  // terminated: the options still end every run, until the next call
     std::atomic<bool> wanted{false};
-    Ort::RunOptions options;
+    Ort::RunOptions options, *others = nullptr;
 };
 
 }  // namespace t2r

@@ -34,7 +34,7 @@ public:
     std::int64_t batch() const { return states->batch; }
     std::int64_t position() const;
     const History &history(std::size_t row = 0) const { return histories[row]; }
-    const States &all_states() const { return *states; }
+    States &all_states() const { return *states; }
     Cancellation &cancellation() const { return *ending; }
 
     // Throws Error. Kinds token, batch, position, graph (no such outputs): nothing was read. Kinds cancelled, memory, runtime:

@@ -57,6 +57,7 @@ public:
 
     const Options options;
     Signature signature;
+    bool appends = false;  // whether steps can append to caches in place: our own provider runs all of the step graph
 
 private:
     struct Companion {

@@ -87,16 +87,22 @@ const OrtEpDevice *device_of(const PluginApi &api, OrtEnv *env, const std::strin
     fail(T2R_PROVIDER, "a device for " + printable(path), "none", "choose an execution provider for what this machine has");
 }
 
+bool is_own(const OrtEpDevice *device) { return std::string(functions_at<NameOf>(name_place)(device)) == "T2rExecutionProvider"; }
+
 }  // namespace
 
 bool is_plugin(const std::string &provider) { return provider.find_first_of("/\\") != std::string::npos; }
+
+bool is_own_plugin(const std::string &provider) {
+    return is_plugin(provider) && is_own(device_of(functions_at<PluginApi>(place), ort_env(), provider));
+}
 
 void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options, int threads,
                    Ort::SessionOptions &options) {
     const auto &api = functions_at<PluginApi>(place);
     OrtEnv *const env = ort_env();
     const OrtEpDevice *const device = device_of(api, env, path);
-    if (std::string(functions_at<NameOf>(name_place)(device)) == "T2rExecutionProvider") set_defaults(options, threads);
+    if (is_own(device)) set_defaults(options, threads);
     std::vector<const char *> keys, values;
     for (const auto &[key, value] : provider_options) keys.push_back(key.c_str()), values.push_back(value.c_str());
     Ort::ThrowOnError(api.append(options, env, &device, 1, keys.data(), values.data(), keys.size()));

@@ -12,6 +12,12 @@ namespace t2r {
 // Whether a provider is a library's path: ONNX Runtime's names have no separator.
 bool is_plugin(const std::string &provider);
 
+// Whether a provider is the library of our own one, which is open.
+bool is_own_plugin(const std::string &provider);
+
+// Option of a run of our own provider: the tokens in caches in place, which are bound as inputs and outputs.
+inline constexpr const char *rows_option = "ep.t2rexecutionprovider.rows";
+
 // Run a session's graph on the first device of the library; `threads` is for our own provider, 0 for one a core. Throws Error of the kind provider if ONNX Runtime is older, or
 // refuses the library; Ort::Exception if an option is invalid.
 void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options, int threads,

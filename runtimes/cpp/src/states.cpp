@@ -7,12 +7,14 @@
 #include "error.hpp"
 #include "half.hpp"
 #include "interface.hpp"
+#include "plugins.hpp"
 
 namespace t2r {
 
 namespace {
 
 constexpr std::size_t line = 64;
+constexpr std::int64_t least_room = 64;  // tokens
 
 std::size_t elements(const Shape &shape) {
     std::size_t count = 1;
@@ -21,6 +23,11 @@ std::size_t elements(const Shape &shape) {
 }
 
 std::size_t bytes_of(const StateSpec &spec, const Shape &shape) { return elements(shape) * size_of(spec.dtype); }
+
+// Copies parts of `bytes` each; the steps are from the begin of one to that of the next.
+void copy_parts(std::byte *to, std::size_t to_step, const std::byte *from, std::size_t from_step, std::size_t count, std::size_t bytes) {
+    for (std::size_t i = 0; i < count; i++) std::memcpy(to + i * to_step, from + i * from_step, bytes);
+}
 
 template <class T> void fill(std::byte *to, std::size_t count, T value) {
     std::fill_n(reinterpret_cast<T *>(to), count, value);
@@ -63,6 +70,10 @@ States::States(std::shared_ptr<Graph> opened, Cancellation &cancellation, std::i
         slots[i].growing = static_cast<std::size_t>(std::find(shape.begin(), shape.end(), dim_growing) - shape.begin());
         grows = grows || slots[i].spec->grows();
     }
+    // caches of another rank are parts of one tensor (state_layout packed), to which no node appends
+    appends = grows && graph->appends && std::all_of(slots.begin(), slots.end(), [](const Slot &slot) {
+        return !slot.spec->grows() || (slot.growing == 2 && slot.spec->shape.size() == 4);
+    });
     one = inputs_value(inputs, 1, {batch});
     const auto wide = static_cast<std::size_t>(batch * signature.vocab_size), few = static_cast<std::size_t>(batch * signature.top_k);
     result_values.push_back(value(results[0], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4 * wide, {batch, signature.vocab_size}));
@@ -88,6 +99,7 @@ std::byte *States::place(std::size_t index, const Shape &shape) {
     const std::size_t bytes = bytes_of(*slot.spec, shape);
     const bool same = slot.shape == shape;
     slot.shape = shape;
+    if (slot.spec->grows()) slot.room = 0, follows = false;
     if (slot.spec->constant) {
         slot.buffers[0].reserve(bytes);
         if (!same) bindings.clear();
@@ -107,10 +119,54 @@ std::int64_t States::source_length() const {
     return length;
 }
 
-StateView States::state(std::size_t index) const {
-    const Slot &slot = slots[index];
-    const std::byte *data = slot.buffers[slot.spec->constant ? 0 : turn].data();
-    return {slot.spec, &slot.shape, data, bytes_of(*slot.spec, slot.shape)};
+StateView States::state(std::size_t index) {
+    Slot &slot = slots[index];
+    const std::size_t bytes = bytes_of(*slot.spec, slot.shape);
+    if (!slot.room) return {slot.spec, &slot.shape, data(slot), bytes};
+    Buffer &copy = slot.buffers[1 - turn];  // steps in place do not use it
+    copy.reserve(bytes);
+    const Parts parts = parts_of(slot);
+    copy_parts(copy.data(), parts.bytes, data(slot), parts.step, static_cast<std::size_t>(batch) * parts.count, parts.bytes);
+    return {slot.spec, &slot.shape, copy.data(), bytes};
+}
+
+States::Parts States::parts_of(const Slot &slot, std::int64_t room) const {
+    const std::size_t bytes = bytes_of(*slot.spec, slot.shape) / static_cast<std::size_t>(batch);
+    if (!room) return {1, bytes, bytes};
+    const auto heads = static_cast<std::size_t>(slot.shape[1]), length = static_cast<std::size_t>(slot.shape[2]);
+    return {heads, bytes / heads, bytes / heads / length * static_cast<std::size_t>(room)};
+}
+
+// Caches are in place afterwards, with room for another token.
+void States::put_in_place() {
+    std::int64_t room = least_room;
+    for (const Slot &slot : slots) {
+        room = std::max(room, slot.room);
+        while (slot.spec->grows() && room <= slot.shape[2]) room *= 2;
+    }
+    for (Slot &slot : slots) {
+        if (!slot.spec->grows() || slot.room == room) continue;
+        bindings.clear();
+        const Parts from = parts_of(slot, slot.room ? slot.room : slot.shape[2]), to = parts_of(slot, room);
+        const std::size_t count = static_cast<std::size_t>(batch) * to.count;
+        Buffer made;
+        made.reserve(count * to.step);
+        copy_parts(made.data(), to.step, data(slot), from.step, count, to.bytes);
+        slot.buffers[turn] = std::move(made);
+        slot.buffers[1 - turn] = Buffer();
+        slot.room = room;
+    }
+}
+
+// No cache is in place afterwards.
+void States::take_out() {
+    for (std::size_t i = 0; i < slots.size(); i++) {
+        if (!slots[i].room) continue;
+        state(i);
+        std::swap(slots[i].buffers[0], slots[i].buffers[1]);
+        slots[i].room = 0;
+    }
+    follows = false;
 }
 
 Ort::Value States::value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const {
@@ -140,7 +196,14 @@ Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, cons
     }
     for (const Slot &slot : slots) {
         const StateSpec &spec = *slot.spec;
-        if (spec.grows()) continue;
+        if (spec.grows()) {
+            if (!slot.room) continue;
+            Shape shape = slot.shape;
+            shape[slot.growing] = slot.room;
+            made.BindInput(spec.past.c_str(), value(spec, slot.buffers[turn], shape));
+            made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[turn], shape));
+            continue;
+        }
         made.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : past], slot.shape));
         if (!spec.constant) made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - past], slot.shape));
     }
@@ -172,11 +235,30 @@ void States::run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t le
     for (Slot &slot : slots)
         if (grows && slot.spec->grows()) slot.shape.swap(slot.next);
     turn = 1 - turn;
+    follows = appends && length == 1;
+}
+
+// A step with the caches in place.
+void States::append(Wanted wanted) {
+    put_in_place();
+    Ort::IoBinding &bound = binding(wanted);
+    const Slot &cache = *std::find_if(slots.begin(), slots.end(), [](const Slot &slot) { return slot.room > 0; });
+    const std::string rows = std::to_string(cache.shape[cache.growing]);
+    cancellation.run("the graph to run a step", [&](const Ort::RunOptions &) {
+        Ort::RunOptions options;  // ONNX Runtime would log a change of an entry
+        options.AddConfigEntry(rows_option, rows.c_str());
+        const Cancellation::Others others(cancellation, options);
+        graph->session().Run(options, bound);
+    });
+    for (Slot &slot : slots)
+        if (slot.room) slot.shape[slot.growing]++, std::swap(slot.buffers[0], slot.buffers[1]);
+    turn = 1 - turn;
 }
 
 void States::read(const std::byte *given, std::int64_t length, Wanted wanted) {
     const std::size_t bytes = input_bytes() * static_cast<std::size_t>(batch * length);
     if (length > 1) {
+        take_out();
         Ort::Session &many = *graph->companion("prefill");
         Buffer copy;
         const Ort::Value fed = inputs_value(copy, length, {batch, length});
@@ -185,7 +267,7 @@ void States::read(const std::byte *given, std::int64_t length, Wanted wanted) {
         return run(many, bound, length);
     }
     std::memcpy(inputs.data(), given, bytes);
-    run(graph->session(), binding(wanted), 1);
+    follows ? append(wanted) : run(graph->session(), binding(wanted), 1);
 }
 
 void States::take(const std::vector<std::pair<const States *, std::int64_t>> &rows) {
@@ -196,10 +278,11 @@ void States::take(const std::vector<std::pair<const States *, std::int64_t>> &ro
                 fail(T2R_BATCH, "the state " + printable(slots[i].spec->name, 100) + " of one length in all sequences", "different ones", "read as much of each");
         shape[0] = batch;
         std::byte *to = place(i, shape);
-        const std::size_t bytes = bytes_of(*slots[i].spec, shape) / rows.size();
         for (const auto &[from, row] : rows) {
-            std::memcpy(to, from->state(i).data + static_cast<std::size_t>(row) * bytes, bytes);
-            to += bytes;
+            const Parts parts = from->parts_of(from->slots[i]);
+            const std::byte *const data = from->data(from->slots[i]) + static_cast<std::size_t>(row) * parts.all();
+            copy_parts(to, parts.bytes, data, parts.step, parts.count, parts.bytes);
+            to += parts.count * parts.bytes;
         }
     }
 }
@@ -211,15 +294,14 @@ void States::exchange(const std::vector<std::int64_t> &rows) {
         if (from == to) continue;
         (rows[from] == rows[to] ? copied : cycled).emplace_back(to, from);
     }
-    const auto row_bytes = [&](const Slot &slot) { return bytes_of(*slot.spec, slot.shape) / static_cast<std::size_t>(batch); };
-    for (const Slot &slot : slots) rows_between.reserve(cycled.size() * row_bytes(slot));
-    for (Slot &slot : slots) {
-        const std::size_t bytes = row_bytes(slot);
-        std::byte *const data = slot.buffers[slot.spec->constant ? 0 : turn].data(), *between = rows_between.data();
-        for (const auto &[to, from] : cycled) std::memcpy(between, data + from * bytes, bytes), between += bytes;
-        for (const auto &[to, from] : copied) std::memcpy(data + to * bytes, data + from * bytes, bytes);
-        between = rows_between.data();
-        for (const auto &[to, from] : cycled) std::memcpy(data + to * bytes, between, bytes), between += bytes;
+    for (const Slot &slot : slots) rows_between.reserve(cycled.size() * parts_of(slot).all());
+    for (const Slot &slot : slots) {
+        const Parts parts = parts_of(slot);
+        std::byte *const between = rows_between.data(), *const begin = data(slot);
+        const auto copy = [&](std::byte *to, const std::byte *from) { copy_parts(to, parts.step, from, parts.step, parts.count, parts.bytes); };
+        for (std::size_t i = 0; i < cycled.size(); i++) copy(between + i * parts.all(), begin + cycled[i].second * parts.all());
+        for (const auto &[to, from] : copied) copy(begin + to * parts.all(), begin + from * parts.all());
+        for (std::size_t i = 0; i < cycled.size(); i++) copy(begin + cycled[i].first * parts.all(), between + i * parts.all());
     }
 }
 

@@ -65,14 +65,18 @@ void operator delete(void *memory, std::size_t, std::align_val_t) noexcept { std
 
 int go_on(std::int64_t, void *) { return 1; }
 
-// allocations GRAPH BATCH STEPS [WHAT]: prints the number of allocations in STEPS steps, and the bytes of the largest. WHAT:
+// allocations GRAPH BATCH STEPS [WHAT [PLUGIN]]: prints the number of allocations in STEPS steps, and the bytes of the largest. WHAT:
 // "one" makes one allocation, to be counted; "stay" calls t2r_reorder with rows that keep their places; "greedy" calls
 // t2r_generate for one token at a time.
 int main(int count, char **arguments) {
     t2r_decoder *decoder;
     void *frames[4];
     backtrace(frames, 4);  // its first call allocates
-    if (count < 4 || t2r_open(arguments[1], nullptr, &decoder)) return std::fprintf(stderr, "%s\n", t2r_error()), 2;
+    t2r_options options;
+    const char *const plugin = count > 5 ? arguments[5] : nullptr;
+    t2r_defaults(&options, sizeof options);
+    if (plugin) options.provider = &plugin, options.provider_count = options.threads = 1;  // other threads are not watched
+    if (count < 4 || t2r_open(arguments[1], &options, &decoder)) return std::fprintf(stderr, "%s\n", t2r_error()), 2;
     const auto batch = static_cast<std::size_t>(std::atoi(arguments[2]));
     const std::string what = count > 4 ? arguments[4] : "";
     std::int64_t tokens[64] = {}, rows[64];

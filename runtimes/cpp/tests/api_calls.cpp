@@ -1,6 +1,7 @@
 // api_calls FOLDER SEED CALLS: random calls of libt2r on the golden files of FOLDER, with arguments in and far out of range,
 // closed and invalid handles, and structures of wrong sizes. Each call must succeed or be an error with a line; a sanitizer
-// checks the rest. Prints how many succeeded and failed.
+// checks the rest. Prints how many succeeded and failed. With $T2R_PLUGIN, the path of a plugin, half of the graphs run on it, often
+// those with caches.
 #include <t2r.h>
 
 #include <cstdio>
@@ -19,6 +20,7 @@ using Ids = std::vector<std::int64_t>;
 
 std::mt19937_64 chance;
 std::string folder;
+const char *plugin = nullptr;
 long good = 0, bad = 0;
 const char *calling = "";
 
@@ -49,7 +51,7 @@ std::string text() {
 std::string path() {
     static const char *names[] = {"tiny", "tiny-hybrid", "prefill", "loop", "top3", "bytes", "options", "translator", "translator-options",
                                   "packed", "window", "gated", "ends", "nowhere", "bad/role"};
-    return folder + "/" + names[below(std::size(names))] + (seldom() ? ".state" : ".onnx");
+    return folder + "/" + names[plugin && below(2) ? 1 + below(2) : below(std::size(names))] + (seldom() ? ".state" : ".onnx");
 }
 
 // Checks a call's result: a kind with a name, and a line if it failed.
@@ -115,7 +117,8 @@ void open() {
     if (options->threads > 2) options->threads = 1;
     const char *const words[] = {one_of<const char *>({"CPU", "QNN", "", nullptr}), "session.disable_cpu_ep_fallback", "0"};
     if (below(4) == 0) options->config = words + 1, options->config_count = below(3);
-    if (below(4) == 0) options->provider = words, options->provider_count = seldom() ? below(4) : 1;
+    if (plugin) options->provider = &plugin, options->provider_count = 1;
+    else if (below(4) == 0) options->provider = words, options->provider_count = seldom() ? below(4) : 1;
     if (told(t2r_open(path().c_str(), below(2) ? &options.made : nullptr, seldom() ? nullptr : &made))) decoders.add(made);
 }
 
@@ -372,7 +375,7 @@ constexpr Call calls[] = {
 
 int main(int count, char **arguments) {
     if (count != 4) return std::fputs("usage: api_calls FOLDER SEED CALLS\n", stderr), 1;
-    folder = arguments[1];
+    folder = arguments[1], plugin = std::getenv("T2R_PLUGIN");
     chance.seed(std::strtoull(arguments[2], nullptr, 10));
     std::vector<const Call *> table;
     for (const Call &call : calls) table.insert(table.end(), call.weight, &call);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from t2r_library import Decoder, Failed, Library
 from test_calls import cancelled
 
 WARNING, FATAL = 2, 4  # levels of the log
-random = np.random.default_rng(5)
+ANYWHERE = ["session.disable_cpu_ep_fallback", "0"]  # with it, caches are not in place: the CPU may run nodes
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_logits_are_those_of_the_cpu(library: Library, plugin: str, name: str) -
     """In steps and in prefills: the prefill graph runs on the plugin if it supports the graph, else on the CPU."""
     graph = GOLDEN / f"{name}.onnx"
     plain, other = Decoder(library, graph), Decoder(library, graph, provider=[plugin, "threads", "2"])
-    tokens = random.integers(0, plain.info.vocab_size, 11).tolist()
+    tokens = np.random.default_rng(5).integers(0, plain.info.vocab_size, 11).tolist()
     for decoder in (plain, other):
         decoder.prefill([tokens])
     for token in tokens:
@@ -66,7 +67,72 @@ def test_the_plugin_runs_the_step(library: Library, plugin: str, tmp_path: Path)
     onnx.save(model, graph)
     with pytest.raises(Failed, match=r"^provider: expected every node of the step graph on \S+; received .*fallback"):
         Decoder(library, graph, provider=[plugin])
-    Decoder(library, graph, provider=[plugin], config=["session.disable_cpu_ep_fallback", "0"]).step([1])
+    Decoder(library, graph, provider=[plugin], config=ANYWHERE).step([1])
+
+
+@pytest.mark.parametrize("name", ["tiny-hybrid", "prefill"])
+def test_caches_in_place(library: Library, plugin: str, tmp_path: Path, name: str) -> None:
+    """Bit by bit as caches that are copied, beyond the first 64 tokens, whatever is called between the steps."""
+    chance, given = random.Random(name), [[], ANYWHERE]
+    both = [Decoder(library, GOLDEN / f"{name}.onnx", provider=[plugin], config=config) for config in given]
+    others = [decoder.fork() for decoder in both]
+    rows = 1
+
+    def tokens(count: int) -> list[int]:
+        return [chance.randrange(17) for _ in range(count)]
+
+    def step(count: int) -> None:
+        for _ in range(count):
+            read = tokens(rows)
+            ours, theirs = (decoder.step(read) for decoder in both)
+            np.testing.assert_array_equal(ours, theirs)
+
+    for turn in range(12):
+        step(chance.randrange(2, 14))
+        if turn == 9:
+            rows = 3
+            for decoder, other in zip(both, others, strict=True):
+                other.take([(decoder, 0)])
+                decoder.take([(decoder, 1), (other, 0), (decoder, 1)])
+        elif turn % 3 == 0:
+            read = [tokens(3) for _ in range(rows)]
+            ours, theirs = (decoder.prefill(read) for decoder in both)
+            np.testing.assert_array_equal(ours, theirs)
+        elif turn % 3 == 1:
+            order = [chance.randrange(rows) for _ in range(max(rows, 2))]
+            rows = len(order)
+            for decoder in both:
+                decoder.reorder(order)
+        else:
+            saved = [decoder.save_memory() for decoder in both]
+            assert saved[0] == saved[1]
+            both[1].load_memory(saved[0])
+            both[0] = both[0].copy()
+        ours, theirs = (decoder.states() for decoder in both)
+        for state, content in ours.items():
+            np.testing.assert_array_equal(content, theirs[state])
+    assert both[0].info.position > 64
+    for decoder in both:
+        decoder.reset(rows)
+    step(3)
+
+
+def test_a_step_in_place_allocates_nothing(release: Path, run: Run, plugin: str) -> None:
+    """From a room of 64 tokens to the next."""
+    name = GOLDEN / "tiny-hybrid.onnx"
+    assert run(release / "allocations", name, 2, 50, "step", plugin).stdout == "0 0\n"
+    assert int(run(release / "allocations", name, 2, 80, "step", plugin).stdout.split()[0]) > 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_calls(
+    checked: Path, run: Run, plugin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """With AddressSanitizer, as in test_fuzz.py."""
+    monkeypatch.setenv("T2R_PLUGIN", plugin)
+    folder = Path(shutil.copytree(GOLDEN, tmp_path / "tiny"))
+    said = run(checked / "api_calls", folder, seed, 600).stdout.split()
+    assert int(said[0]) > 100 and int(said[2]) > 100, said
 
 
 def test_a_companion_that_falls_back_is_logged(library: Library, plugin: str, tmp_path: Path) -> None:
