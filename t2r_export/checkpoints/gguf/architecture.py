@@ -11,7 +11,6 @@ from torch import Tensor
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.rope import NUMBER, rope_parameters
 from t2r_export.checkpoints.importers.sources import ONE_PLUS, permuted
-from t2r_export.config.validation import MAX_LAYERS
 
 Config = dict[str, Any]
 Change = Callable[[Tensor], Tensor]  # as in the file -> as in a Hugging Face folder
@@ -30,6 +29,7 @@ NORMS_AFTER = {**ATTENTION, **DENSE} | {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+EPS, RMS_EPS = "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -66,19 +66,18 @@ def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str
     heads = data.same("attention.head_count")
     width = data.get("embedding_length")
     size = data.get("attention.key_length", int, width // max(heads, 1))
-    epsilon = f"attention.layer_norm_{'rms_' * eps.startswith('rms')}epsilon"
     found = {
         "model_type": model_type,
         "vocab_size": data.rows("token_embd.weight"),
         "hidden_size": width,
-        "num_hidden_layers": data.get("block_count"),
+        "num_hidden_layers": data.layers,
         "intermediate_size": data.same("feed_forward_length"),
         "num_attention_heads": heads,
         "num_key_value_heads": data.same("attention.head_count_kv", heads),
         "head_dim": size,
         "max_position_embeddings": data.get("context_length"),
         "rope_parameters": rope_parameters(data, size),
-        eps: data.get(epsilon, NUMBER),
+        eps: data.get(RMS_EPS if eps.startswith("rms") else EPS, NUMBER),
         "tie_word_embeddings": "output.weight" not in data.tensors,
     }
     return {key: value for key, value in found.items() if key not in lacks.split()}
@@ -94,34 +93,20 @@ def with_biases(data: Metadata, model_type: str) -> Config:
 
 def windows(data: Metadata, period: int) -> Config:
     """Keys of a sliding window in all but every `period`-th layer, or in those that a pattern of the file names."""
-    layers, key = _layers(data), "attention.sliding_window_pattern"
-    pattern = data.get(key, (int, list), period)
-    if not isinstance(pattern, list):
-        pattern = [(layer + 1) % max(pattern, 1) != 0 for layer in range(layers)]
-    if len(pattern) != layers or not all(isinstance(each, bool) for each in pattern):
-        raise data.wrong(f"{data.architecture}.{key}", f"a truth value for each of {layers} layers", pattern)
+    key = "attention.sliding_window_pattern"
+    if not isinstance(pattern := data.get(key, (int, list), period), list):
+        slides = [(layer + 1) % max(pattern, 1) != 0 for layer in range(data.layers)]
+    else:
+        slides = data.by_layer(key, bool, pattern)
     return {
         "sliding_window": data.get("attention.sliding_window"),
-        "layer_types": ["sliding_attention" if each else "full_attention" for each in pattern],
+        "layer_types": ["sliding_attention" if each else "full_attention" for each in slides],
     }
 
 
 def counts(data: Metadata, key: str) -> list[int]:
     """An integer of each layer."""
-    layers = _layers(data)
-    found = data.get(key, (list, int))
-    found = found if isinstance(found, list) else [found] * layers
-    if len(found) != layers or not all(type(count) is int for count in found):
-        raise data.wrong(f"{data.architecture}.{key}", f"an integer for each of {layers} layers", found)
-    return found
-
-
-def _layers(data: Metadata) -> int:
-    """The number of layers, before anything is made for each."""
-    layers: int = data.get("block_count")
-    if layers > MAX_LAYERS:
-        raise data.wrong(f"{data.architecture}.block_count", f"at most {MAX_LAYERS}", layers)
-    return layers
+    return data.by_layer(key, int, None)
 
 
 def anywhere(data: Metadata, tensor: str) -> bool:
@@ -133,6 +118,7 @@ def sizes_by_layer(data: Metadata, model_type: str) -> tuple[Config, list[int]]:
     """Keys that these families share, and the key heads of each layer: 0 where it has no attention."""
     heads, width = data.same("attention.head_count"), data.get("embedding_length")
     kv_heads = counts(data, "attention.head_count_kv")
+    eps = RMS_EPS if data.has(RMS_EPS) else EPS
     size = data.get("attention.key_length", int, width // max(heads, 1))
     return {
         "model_type": model_type,
@@ -144,7 +130,7 @@ def sizes_by_layer(data: Metadata, model_type: str) -> tuple[Config, list[int]]:
         "head_dim": size,
         "max_position_embeddings": data.get("context_length"),
         "rope_parameters": rope_parameters(data, size),
-        "rms_norm_eps": data.get("attention.layer_norm_rms_epsilon", NUMBER),
+        "rms_norm_eps": data.get(eps, NUMBER),
         "tie_word_embeddings": "output.weight" not in data.tensors,
     }, kv_heads
 

@@ -46,9 +46,12 @@ EXPERTS_OF_QWEN = {
 def _delta(data: Metadata, model_type: str) -> Config:
     value_heads = data.get("ssm.time_step_rank")
     data.get("rope.dimension_sections", list, [])  # of images: all positions of a text are equal
+    interval = max(data.get("full_attention_interval", int, 4), 1)
+    periodic = [(layer + 1) % interval != 0 for layer in range(data.layers)]
+    recurrent = data.by_layer("attention.recurrent_layers", bool, periodic)
     return sizes_by_layer(data, model_type)[0] | {
         "attention_bias": anywhere(data, "attn_q.bias"),
-        "full_attention_interval": data.get("full_attention_interval", int, 4),
+        "layer_types": ["linear_attention" if each else "full_attention" for each in recurrent],
         "linear_conv_kernel_dim": data.get("ssm.conv_kernel"),
         "linear_key_head_dim": data.get("ssm.state_size"),
         "linear_num_key_heads": data.get("ssm.group_count"),

@@ -77,7 +77,8 @@ def _olmo2(data: Metadata) -> Config:
     if not data.has("attention.sliding_window"):
         return found
     full = found.pop("rope_parameters")
-    both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": full["rope_theta"]}}
+    local = data.get("rope.freq_base_swa", NUMBER, full["rope_theta"])
+    both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": local}}
     return found | windows(data, 4) | {"model_type": "olmo3", "rope_parameters": both}
 
 

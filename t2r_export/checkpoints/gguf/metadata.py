@@ -12,6 +12,7 @@ from typing import Any
 
 from t2r_export.checkpoints.gguf.header import DOWNLOAD, Place
 from t2r_export.checkpoints.weights import listed
+from t2r_export.config.validation import MAX_LAYERS
 from t2r_runtime.errors import UserError, printable
 
 ARCHITECTURE = "general.architecture"
@@ -19,6 +20,8 @@ NEUTRAL: tuple[Any, ...] = (0, False, "", "none", [])
 # of the file's origin, or of what tensors say too; suffixes of keys
 HARMLESS = frozenset(
     ["tensor_data_layout", "rope.scaling.finetuned", "attention.value_length", "vocab_size", "context_length"]
+    # some files have the epsilon of norms under both names
+    + ["attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"]
 )
 
 
@@ -40,6 +43,30 @@ class Metadata:
         """A value of the architecture, of that type; `default` if it is absent, and an error if that is None."""
         self.read.add(key)
         return self._whole(f"{self.architecture}.{key}", kind, default)
+
+    @property
+    def drafts(self) -> int:
+        """The number of layers at the end that draft tokens."""
+        found: int = self.get("nextn_predict_layers", int, 0)
+        return found
+
+    @property
+    def layers(self) -> int:
+        """The number of the other layers. Raises UserError above MAX_LAYERS, before anything is made for each."""
+        count, drafts = self.get("block_count"), self.drafts
+        if not 0 <= drafts < count <= MAX_LAYERS:
+            expected = f"at most {MAX_LAYERS}, and more than nextn_predict_layers={drafts}"
+            raise self.wrong(f"{self.architecture}.block_count", expected, count)
+        return int(count - drafts)
+
+    def by_layer(self, key: str, kind: type, default: Any) -> list[Any]:
+        """A value of each of `layers`, from one for each of all layers, or from one for all."""
+        found, layers = self.get(key, (list, kind), default), self.layers
+        found = found if isinstance(found, list) else [found] * layers
+        if len(found) not in (layers, layers + self.drafts) or not all(type(each) is kind for each in found):
+            what = f"a value of type {kind.__name__} for each of {layers + self.drafts} layers"
+            raise self.wrong(f"{self.architecture}.{key}", what, found)
+        return found[:layers]
 
     def only(self, key: str, value: int) -> None:
         """Read a key that must have this value, or be absent or 0."""

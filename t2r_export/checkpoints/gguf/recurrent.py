@@ -59,7 +59,7 @@ def _mamba(data: Metadata, model_type: str) -> Config:
         "model_type": model_type,
         "vocab_size": data.rows("token_embd.weight"),
         "hidden_size": data.get("embedding_length"),
-        "num_hidden_layers": data.get("block_count"),
+        "num_hidden_layers": data.layers,
         "state_size": data.get("ssm.state_size"),
         "conv_kernel": data.get("ssm.conv_kernel"),
         "use_bias": "blk.0.ssm_in.bias" in data.tensors,

@@ -34,6 +34,8 @@ def rope_parameters(data: Metadata, head_size: int) -> dict[str, Any]:
         return rope | _by_factors(found, found, trained, 1.0)
     if LONG in data.tensors:
         return rope | _by_factors(_factors(data, SHORT), _factors(data, LONG), original, scale)
+    if kind in ("none", "linear") and scale != 1:
+        raise data.wrong(f"{data.architecture}.rope.scaling.attn_factor", f"1 with the type {kind}", scale)
     if kind == "linear":
         return rope | {"rope_type": "linear", "factor": factor} if factor != 1 else rope
     if kind == "yarn":

@@ -41,7 +41,7 @@ def _rwkv7(data: Metadata) -> Config:
         "vocab_size": data.rows("token_embd.weight"),
         "hidden_size": data.get("embedding_length"),
         "intermediate_size": data.same("feed_forward_length"),
-        "num_hidden_layers": data.get("block_count"),
+        "num_hidden_layers": data.layers,
         "head_dim": data.get("wkv.head_size"),
         **{f"{ours}_low_rank_dim": data.get(f"attention.{name}_lora_rank") for ours, name in RANKS.items()},
         "norm_first": "token_embd_norm.weight" in data.tensors,

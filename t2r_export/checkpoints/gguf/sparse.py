@@ -44,11 +44,10 @@ def _by_sigmoids(data: Metadata) -> Config:
 
 
 def _beside_shared(data: Metadata, model_type: str) -> Config:
-    """The config of a decoder with a shared expert; layers that draft tokens are not counted."""
+    """The config of a decoder with a shared expert."""
     data.get("expert_shared_feed_forward_length", int, 0)  # the shape says it too
-    found = sizes(data, model_type) | _by_sigmoids(data)
-    return found | {
-        "num_hidden_layers": found["num_hidden_layers"] - data.get("nextn_predict_layers", int, 0),
+    return sizes(data, model_type) | {
+        **_by_sigmoids(data),
         "n_routed_experts": data.get("expert_count"),
         "n_shared_experts": data.get("expert_shared_count"),
         "first_k_dense_replace": data.get("leading_dense_block_count", int, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,9 +30,11 @@ class Tensors:
     def __init__(self, data: Metadata, architecture: Architecture, config: Config) -> None:
         """Raises UserError for a shape that a change does not fit."""
         self.places: dict[str, tuple[Place, Change | None]] = {}
-        changes = architecture.changes(config)
+        changes, unused = architecture.changes(config), TABLES | architecture.unused
+        layers = data.layers if data.drafts else math.inf
         for name, place in data.tensors.items():
-            if name not in TABLES | architecture.unused:
+            found = LAYER.fullmatch(name)
+            if name not in unused and (found is None or int(found[1]) < layers):
                 self.places |= _named(name, place, architecture, changes)
 
     def stored(self) -> Iterator[dict[str, Stored]]:

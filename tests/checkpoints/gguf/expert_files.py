@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints.gguf.hybrid_files import lfm2
+from checkpoints.gguf.hybrid_files import lfm2, with_drafts
 from checkpoints.gguf.writer import Arrays, Values, adjacent, changed, rms
 from checkpoints.importers.recurrent_models import LFM2_MOE
 from checkpoints.importers.softmax_models import GLM4_MOE
@@ -72,15 +72,6 @@ def glm4_moe(config: Any) -> Values:
     }
 
 
-def with_drafts(tensors: Arrays, config: Any) -> Arrays:
-    last = f"blk.{config.num_hidden_layers}"
-    drafts = {
-        f"{last}.attn_norm.weight": tensors["output_norm.weight"],
-        f"{last}.nextn.eh_proj.weight": np.ones((3, 5)),
-    }
-    return stacked(tensors, config) | drafts
-
-
 def ernie(config: Any) -> Values:
     return rms(config) | {
         "expert_count": config.moe_num_experts,
@@ -121,7 +112,7 @@ EXPERTS: dict[str, tuple[Any, ...]] = {
         "Glm4Moe",
         {**DENSE_FIRST, "use_qk_norm": True, "attention_bias": True},
         glm4_moe,
-        with_drafts,
+        lambda tensors, config: with_drafts(stacked(tensors, config), config),
     ),
     "dots1": (
         "dots1",

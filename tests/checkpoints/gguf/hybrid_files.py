@@ -49,6 +49,18 @@ def delta(config: Any) -> Values:
     )
 
 
+def drafting(config: Any) -> Values:
+    """Layers that are not periodic, and one more that drafts tokens."""
+    recurrent = [kind == "linear_attention" for kind in config.layer_types]
+    found = delta(config) | {"block_count": config.num_hidden_layers + 1, "nextn_predict_layers": 1}
+    return found | {"attention.recurrent_layers": [*recurrent, False]}
+
+
+def with_drafts(tensors: Arrays, config: Any) -> Arrays:
+    last, norm = f"blk.{config.num_hidden_layers}", tensors["output_norm.weight"]
+    return tensors | {f"{last}.attn_norm.weight": norm, f"{last}.nextn.eh_proj.weight": np.ones((3, 5))}
+
+
 def plain_delta(tensors: Arrays, config: Any) -> Arrays:
     """Sums of norms, A, filters without an axis; experts apart, and a gate as a vector."""
     found: Arrays = {}
@@ -191,7 +203,7 @@ def nemotron_h(config: Any) -> Values:
         "attention.head_count_kv": kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
         "rope.dimension_count": config.head_dim,
         "rope.scaling.finetuned": False,
         "ssm.conv_kernel": config.conv_kernel,
@@ -262,11 +274,19 @@ GRANITE_MOE = {
     "attention_multiplier": 0.4,
     **UNTIED,
 }
+IN_TURN = ["full_attention", "linear_attention", "linear_attention", "full_attention"]
 QWEN = {"layer_types": TYPES, "max_position_embeddings": 50, **UNTIED}
 # name -> architecture, family in transformers, its config, keys, and change of tensors
 HYBRIDS: dict[str, tuple[Any, ...]] = {
     "lfm2": ("lfm2", "Lfm2", LFM2, lfm2, filters),
     "qwen35": ("qwen35", "Qwen3_5", {**QWEN3_5.sizes, **QWEN}, delta, tiled),
+    "qwen35 with drafts": (
+        "qwen35",
+        "Qwen3_5",
+        {**QWEN3_5.sizes, **QWEN, "layer_types": IN_TURN},
+        drafting,
+        lambda tensors, config: with_drafts(tiled(tensors, config), config),
+    ),
     "qwen35moe": ("qwen35moe", "Qwen3_5Moe", {**QWEN3_5_MOE.sizes, **QWEN}, delta, tiled),
     "qwen3next": ("qwen3next", "Qwen3Next", {**QWEN3_NEXT.sizes, **QWEN, "mlp_only_layers": []}, delta, ungrouped),
     "granitehybrid": ("granitehybrid", "GraniteMoeHybrid", {**GRANITE.sizes, **OF_MAMBA2}, granite, halves),
