@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 import small
 from checkpoints.gguf.writer import adjacent, random_model, rms, tensors_of, write
+from quantizers.test_grids import random_blocks
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli import main
@@ -114,6 +115,19 @@ def test_untied_tables_are_kept(table: gguf.GGMLQuantizationType, tmp_path: Path
     old, new = Decoder(tmp_path / "float32.onnx"), Decoder(tmp_path / "q.onnx")
     for token in (3, 36, 0):
         np.testing.assert_allclose(new.step(token), old.step(token), atol=2e-4)
+
+
+@pytest.mark.parametrize("name, kept", [("Q2_K", (4, 16, True)), ("Q3_K", (4, 16)), ("Q6_K", (8, 16))])
+def test_blocks_of_16_are_kept(name: str, kept: tuple[int, ...], tmp_path: Path) -> None:
+    """Kinds of which the package gguf writes none: their values, in a file of floats."""
+    model = random_model("Llama", SIZES | {"intermediate_size": 256})
+    tensors = adjacent(tensors_of(model, "llama"), 6, 3) | {"blk.1.ffn_down.weight": random_blocks(name, 96, 256)}
+    loaded = checkpoint.load(write(tmp_path / "m.gguf", "llama", rms(model.config), tensors))
+    _, report = export_quantized(loaded, tmp_path / "q.onnx", ExportConfig(), EXACT)
+    down = "blocks.1.parts.1.down.weight"
+    assert report.kept[down] == (Run(96, *kept),)
+    np.testing.assert_array_equal(dequantized(tmp_path / "q.onnx")[down], original(loaded.model, down))
+    assert np.isfinite(Decoder(tmp_path / "q.onnx").step(3)).all()
 
 
 def test_folded_products_are_rounded_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
