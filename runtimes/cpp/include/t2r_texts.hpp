@@ -159,14 +159,23 @@ public:
             throw Failed(T2R_GRAPH, "expected a decoder without a source; received a translator's; use the decoder of a language model");
     }
 
+    // Choose the low-rank adapter of the texts from now on, by its name in t2r.adapters, or none (null). States of one are never used
+    // with another.
+    void adapt(const char *name) {
+        decoder.adapt({name});  // refuses unknown ones
+        adapter = name ? name : "";
+        start = name ? starts.try_emplace(name, count + 1).first->second : 0;
+        count = std::max(count, start);
+    }
+
     // Read a text from its start and return the logits after it, valid until the next call.
     const float *read(const Tokens &text) {
-        decoder.reset(1);
+        begin();
         require(text);
         const std::size_t blocks = std::min((text.size() - 1) / block, most);
         const auto behind = [&](std::size_t at) { return text.begin() + static_cast<std::ptrdiff_t>(at * block); };
         std::vector<Place> used;
-        const auto key = [&](std::size_t at) { return Key{used.empty() ? 0 : used.back()->number, Tokens(behind(at), behind(at + 1))}; };
+        const auto key = [&](std::size_t at) { return Key{used.empty() ? start : used.back()->number, Tokens(behind(at), behind(at + 1))}; };
         std::size_t at = 0;
         for (auto found = places.end(); at < blocks && (found = places.find(key(at))) != places.end(); at++) used.push_back(found->second);
         reused = at * block;
@@ -196,7 +205,7 @@ public:
     Tokens generate(const Tokens &text, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
                     std::function<bool(std::int64_t)> callback = nullptr) {
         if (text.size() > 1) read({text.begin(), text.end() - 1});
-        else decoder.reset(1);
+        else begin();
         return decoder.generate({text.end() - (text.empty() ? 0 : 1), text.end()}, max_tokens, sampling, std::move(callback));
     }
 
@@ -209,7 +218,7 @@ public:
     std::size_t reused = 0;  // tokens of the last text that were found in the cache
 
 private:
-    using Key = std::pair<std::size_t, Tokens>;  // the number of the block before, and the tokens of this one
+    using Key = std::pair<std::size_t, Tokens>;  // the number of the block before, or of the adapter, and the tokens of this one
     struct Kept {
         std::size_t number;
         Key key;
@@ -218,6 +227,11 @@ private:
     };
     using Place = std::list<Kept>::iterator;
     static constexpr std::size_t most = 1024;  // decoders; libt2r allows 4,096 open ones per process
+
+    void begin() {
+        decoder.reset(1);
+        if (start) decoder.adapt({adapter.c_str()});
+    }
 
     // The checks of prefill, before any of a text is read.
     void require(const Tokens &text) const {
@@ -248,7 +262,9 @@ private:
     }
 
     Decoder decoder;
-    std::size_t max_bytes, block, count = 0;
+    std::size_t max_bytes, block, count = 0, start = 0;
+    std::string adapter;  // if start is not 0
+    std::map<std::string, std::size_t> starts;  // numbers of the adapters chosen so far
     std::list<Kept> kept;  // most recently used first
     std::map<Key, Place> places;
 };

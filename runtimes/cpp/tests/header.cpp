@@ -101,6 +101,20 @@ void prefixes(const std::string &folder) {
     const std::size_t bytes = cache.kept_bytes();
     EXPECT(told([&] { cache.read({9, 9, 9, 9, 9, 9, 99}); }) == T2R_TOKEN && cache.kept_bytes() == bytes);  // reads no block
     EXPECT(told([&] { t2r::PrefixCache(t2r::Decoder(folder + "/translator.onnx")); }) == T2R_GRAPH);
+    t2r::Decoder adapted(folder + "/adapters.onnx");
+    t2r::PrefixCache each(adapted, 1 << 20, 2);
+    const char *const names[] = {nullptr, "legal", "poems-2"};
+    for (std::size_t reused = 0; reused < 5; reused += 4)
+        for (const char *const name : names) {
+            adapted.reset();
+            adapted.adapt({name});
+            each.adapt(name);
+            EXPECT(each.generate({5, 3, 9, 1, 7, 2}, 6, sampling) == adapted.generate({5, 3, 9, 1, 7, 2}, 6, sampling) && each.reused == reused);
+        }
+    EXPECT(told([&] { each.adapt("prose"); }) == T2R_ARGUMENT);
+    adapted.reset();
+    adapted.adapt({"poems-2"});
+    EXPECT(each.generate({5}, 6, sampling) == adapted.generate({5}, 6, sampling));
     EXPECT(told([&] { t2r::PrefixCache(decoder, 0, 0); }) == T2R_SNAPSHOT && told([&] { cache.read({}); }) == T2R_TOKEN);
 }
 

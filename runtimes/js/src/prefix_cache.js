@@ -1,5 +1,6 @@
 /** Caches decoder states of shared text prefixes. */
 
+import { adapterState } from "./adapters.js";
 import { numbersOf, watchersOf } from "./arguments.js";
 import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
@@ -17,6 +18,8 @@ export class PrefixCache {
   #decoder;
   #kept = new Map(); // id of the previous block and this block → {id, decoder}, least recently used first
   #count = 0;
+  #adapter = null;
+  #start = 0; // takes the place of the block before the first: 0, or minus the number of the adapter, as states depend on it
   #maxBytes;
   #block;
 
@@ -38,6 +41,17 @@ export class PrefixCache {
     [this.#decoder, this.#maxBytes, this.#block] = [decoder, maxBytes, block];
   }
 
+  /**
+   * Choose the low-rank adapter of the texts from now on; states of one are never used with another.
+   * @param {string | null} name one of `signature.adapters`; null for none
+   * @returns {void}
+   * @throws {T2RError} argument
+   */
+  adapt(name) {
+    const { bytes } = adapterState({ signature: this.#decoder.signature, batch: 1 }, name);
+    [this.#adapter, this.#start] = [name, -new Int32Array(bytes.buffer)[0]];
+  }
+
   /** Bytes of the kept states. @returns {number} */
   get keptBytes() {
     return [...this.#kept.values()].reduce((all, { decoder }) => all + decoder.stateBytes, 0);
@@ -53,12 +67,12 @@ export class PrefixCache {
   async read(ids, call = {}) {
     watchersOf(call);
     const decoder = this.#decoder, text = numbersOf(ids, "tokens");
-    await decoder.reset(1);
+    await this.#begin();
     requireTokens(decoder.signature, text, "tokens");
     requireRoom(decoder.signature, 0, text.length);
     const size = this.#block, blocks = Math.floor((text.length - 1) / size), keys = [];
     let at = 0, newest = null;
-    const block = () => text.slice(at * size, (at + 1) * size), key = () => `${newest?.id ?? 0}:${block()}`;
+    const block = () => text.slice(at * size, (at + 1) * size), key = () => `${newest?.id ?? this.#start}:${block()}`;
     for (let next; at < blocks && (next = this.#kept.get(key())); at++) {
       keys.push(key());
       newest = next;
@@ -93,7 +107,7 @@ export class PrefixCache {
   async generate(ids, maxTokens, options = {}, watchers = {}) {
     const text = numbersOf(ids, "a prompt of tokens"), { signal } = watchersOf(watchers, "onToken");
     if (text.length > 1) await this.read(text.slice(0, -1), { signal });
-    else await this.#decoder.reset(1);
+    else await this.#begin();
     return this.#decoder.generate(text.slice(-1), maxTokens, options, watchers);
   }
 
@@ -101,6 +115,12 @@ export class PrefixCache {
   async clear() {
     for (const { decoder } of this.#kept.values()) await decoder.close();
     this.#kept.clear();
+  }
+
+  /** Go to the start of a text. */
+  async #begin() {
+    await this.#decoder.reset(1);
+    await this.#decoder.adapt(this.#adapter);
   }
 
   /** Mark a text's blocks as most recently used, the first block as the newest. */

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { Decoder, WorkerDecoder } from "../src/index.js";
+import { Decoder, PrefixCache, WorkerDecoder } from "../src/index.js";
 import { golden, refused, signatureOf } from "./files.js";
 
 let decoder;
@@ -50,6 +50,24 @@ test("a worker chooses them too", async () => {
   assert.deepEqual(await chosen(away), [1]);
   await refused(() => away.adapt("prose"), "argument");
   await away.close();
+});
+
+test("states of one adapter are never those of another", async () => {
+  const cache = new PrefixCache(decoder.fork(), { block: 2 }), text = [5, 3, 9, 1, 7, 2], options = { temperature: 0, stopTokens: [] }, seen = new Set();
+  for (const reused of [0, 4]) {
+    for (const name of [null, "legal", "poems-2"]) {
+      cache.adapt(name);
+      const found = await cache.generate(text, 6, options);
+      await decoder.reset(1);
+      await decoder.adapt(name);
+      assert.deepEqual(found, await decoder.generate(text, 6, options));
+      assert.equal(cache.reused, reused);
+      seen.add(String(found));
+    }
+  }
+  assert.ok(seen.size > 1);
+  await refused(async () => cache.adapt("prose"), "argument");
+  await cache.clear();
 });
 
 test("malformed names are refused when a graph is opened", async () => {

@@ -45,6 +45,7 @@ export async function used(bytes: Uint8Array): Promise<string> {
   const batch = new Batch(decoder), handle: number = await batch.add([1, 3], 9, { seed: 1 });
   for (const [other, next] of await batch.step()) story += other === handle ? next : "";
   const cache = new PrefixCache(decoder.fork(), { maxBytes: 1 << 20, block: 64 });
+  cache.adapt(null);
   story += (await cache.generate([1, 3], 4)).length + cache.reused;
   await decoder.take([[decoder, [0, 0]]]);
   await decoder.adapt([null, decoder.signature.adapters?.[0] ?? null]);
