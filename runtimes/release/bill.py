@@ -20,7 +20,7 @@ from packageurl import PackageURL
 
 from release.files import ARCHIVES, BILL, sha256
 from release.packages import PACKAGES, Tools, linked
-from release.platforms import PLATFORMS
+from release.platforms import PLATFORMS, Platform, onnxruntime_version
 from release.stage import date
 from release.versions import ROOT
 
@@ -61,32 +61,38 @@ def _artifact(name: str, path: Path, out: Path, version: str, tools: Tools) -> C
         purl=PackageURL(package.kind, space or None, last, version, {"file_name": path.name}),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256(path))],
         licenses=[LicenseFactory().make_from_string(LICENSE)],
-        properties=[Property(name="t2r:file", value=file), *_ran(path.name)],
+        properties=[Property(name="t2r:file", value=file), *_ran(_platform(path.name))],
         components=[_contained(one, file, tools) for one in package.contains if binary or one == "unicode"],
     )
 
 
-def _ran(file: str) -> Iterator[Property]:
+def _platform(file: str) -> Platform | None:
+    """The other platform that a file is for."""
+    return next((each for each in PLATFORMS.values() if each.label in file or each.tag in file), None)
+
+
+def _ran(platform: Platform | None) -> Iterator[Property]:
     """Where a library for another platform was run."""
-    for platform in PLATFORMS.values():
-        if platform.label in file or platform.tag in file:
-            yield Property(name="t2r:run", value=platform.ran or "no: built only")
+    if platform:
+        yield Property(name="t2r:run", value=platform.ran or "no: built only")
 
 
 def _contained(what: str, file: str, tools: Tools) -> Component:
     name, licence = CONTAINED[what]
     return Component(
         name=name,
-        version=_onnxruntime(tools) if what == "onnxruntime" else None,
+        version=_onnxruntime(file, tools) if what == "onnxruntime" else None,
         type=ComponentType.DATA if what == "unicode" else ComponentType.LIBRARY,
         bom_ref=f"{file}#{what}",
         licenses=[LicenseFactory().make_from_string(licence)],
     )
 
 
-def _onnxruntime(tools: Tools) -> str | None:
-    """The version of ONNX Runtime that libt2r was linked with, from its file name; None if the name has none."""
-    library = linked(tools)
+def _onnxruntime(file: str, tools: Tools) -> str | None:
+    """The version of ONNX Runtime in an archive, from the library's file name; None if the name has none."""
+    if _platform(file):
+        return onnxruntime_version()
+    library = linked(tools.build)
     number = re.search(r"\d+\.\d+\.\d+", library.name) if library else None
     return number[0] if number else None
 

@@ -31,7 +31,11 @@ class Tools:
     jdk: Command = ()  # command prefix for javac and jar
     cmake: Command = ()  # options of cmake, such as the path of ONNX Runtime
     build: Path = ROOT / "build" / "cpp" / "libt2r"  # build folder of libt2r, reused if present
-    others: Sequence[platforms.Platform] = ()  # besides this one
+    others: Sequence[platforms.Platform] = ()  # besides this one; their build folders are beside that folder
+
+    def folder(self, other: platforms.Platform) -> Path:
+        """The folder for the builds for another platform."""
+        return self.build.parent / other.name
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def provider(build: Build) -> None:
     python(build)
     for each in build.tools.others:
         [native] = build.out.glob("onnxruntime_ep_t2r-*-linux_*.whl")
-        library = platforms.provider(each, build.tools.build.parent / each.name)
+        library = platforms.provider(each, build.tools.folder(each))
         platforms.wheel(native, library, each, build.out)
 
 
@@ -135,7 +139,7 @@ def c(build: Build) -> None:
     _build_libt2r(build)
     options = (*build.tools.cmake, "-DT2R_TESTS=OFF", "-DCMAKE_INSTALL_LIBDIR=lib")
     place = build.tools.build
-    others = [platforms.libt2r(each, place.parent / each.name, *options) for each in build.tools.others]
+    others = [platforms.libt2r(each, build.tools.folder(each), *options) for each in build.tools.others]
     for folder in (place, *others):
         build.run("cpack", "-B", build.out, folder=folder)
     shutil.rmtree(build.out / "_CPack_Packages")
@@ -149,13 +153,14 @@ def _build_libt2r(build: Build) -> None:
     build.run("cmake", "--build", place, "--parallel", "2", "--target", "t2r", "t2r_static")
 
 
-def linked(tools: Tools) -> Path | None:
-    """The library of ONNX Runtime that libt2r was linked with; None if its build folder has none."""
-    cache = (tools.build / "CMakeCache.txt").read_text(encoding="utf-8")
+def linked(folder: Path) -> Path | None:
+    """The library of ONNX Runtime that libt2r was linked with in a build folder; None if the folder has none."""
+    cache = (folder / "CMakeCache.txt").read_text(encoding="utf-8")
     found = re.search(r"T2R_ONNXRUNTIME_(?:FOUND_)?LIBRARY:\w+=(.+)", cache)
     return Path(found[1]).resolve() if found else None
 
 
+CROSS = ("provider", "c")  # packages with files for other platforms
 PACKAGES: Mapping[str, Package] = {
     "t2r-export": Package(".", "pypi", python, ("t2r_export", "README.md", "pyproject.toml", *LEGAL), "t2r-export"),
     "t2r-runtime": Package("runtimes/python", "pypi", python, name="t2r-runtime"),

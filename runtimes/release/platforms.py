@@ -80,14 +80,19 @@ def run(*command: str | Path, **environment: str) -> None:
         raise RuntimeError(f"expected {' '.join(words)} to succeed; received:\n{done.stdout}{done.stderr}")
 
 
+def onnxruntime_version() -> str:
+    """The version of this environment's ONNX Runtime, which other platforms get too."""
+    return importlib.metadata.version("onnxruntime")
+
+
 def onnxruntime(platform: Platform, folder: Path) -> Path:
-    """Unpack the wheel of this environment's ONNX Runtime for a platform; returns the path of the library."""
-    place = folder / "onnxruntime"
+    """Unpack the wheel of ONNX Runtime for a platform; returns the path of the library."""
+    version = onnxruntime_version()
+    place = folder / f"onnxruntime-{version}"
     if not place.is_dir():
-        version = importlib.metadata.version("onnxruntime")
         command = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:")
         run(*command, "--platform", platform.tag, "--dest", folder, f"onnxruntime=={version}")
-        [wheel] = folder.glob("onnxruntime-*.whl")
+        [wheel] = folder.glob(f"onnxruntime-{version}-*.whl")
         with zipfile.ZipFile(wheel) as archive:
             names = [
                 name

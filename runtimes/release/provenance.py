@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from release.files import STATEMENT, hashes, named, sha256
-from release.packages import PACKAGES, Command, Tools, linked
+from release.packages import CROSS, PACKAGES, Command, Tools, linked
+from release.platforms import PLATFORMS, Platform
 from release.stage import commit, date, modified
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -48,6 +49,7 @@ class Provenance:
     modified: bool  # files differed from the commit
     date: int  # SOURCE_DATE_EPOCH of the build
     names: Sequence[str]  # of packages
+    others: Sequence[Platform]  # that packages were compiled for, besides that of the build
     version: str
     programs: Mapping[str, str]
 
@@ -58,8 +60,11 @@ def write(out: Path, names: Sequence[str], version: str, tools: Tools) -> None:
     if modified():
         source["annotations"] = {"modified": True}
     inputs = [source]
-    if "c" in names and (library := linked(tools)):
-        inputs.append({"name": "onnxruntime", "digest": {"sha256": sha256(library)}})
+    builds = {"onnxruntime": tools.build}
+    builds |= {f"onnxruntime-{each.name}": tools.folder(each) / "libt2r" for each in tools.others}
+    for name, folder in builds.items() if "c" in names else ():
+        if library := linked(folder):
+            inputs.append({"name": name, "digest": {"sha256": sha256(library)}})
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": held}} for name, held in hashes(out).items()],
@@ -67,7 +72,12 @@ def write(out: Path, names: Sequence[str], version: str, tools: Tools) -> None:
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": {"version": version, "packages": list(names), "date": date()},
+                "externalParameters": {
+                    "version": version,
+                    "packages": list(names),
+                    "platforms": [each.name for each in tools.others],
+                    "date": date(),
+                },
                 "internalParameters": {"programs": programs(names, tools)},
                 "resolvedDependencies": inputs,
             },
@@ -81,6 +91,8 @@ def programs(names: Sequence[str], tools: Tools) -> dict[str, str]:
     """The versions of what builds the packages `names` on this machine, as each program prints its own."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     found |= {module: installed(module) for name in names for module in MODULES.get(name, ())}
+    if tools.others and set(names) & set(CROSS):
+        found["ziglang"] = installed("ziglang")
     for program in dict.fromkeys(one for name in names for one in PROGRAMS.get(name, ())):
         command: Command = [*(tools.jdk if program == "javac" else ()), program, "--version"]
         words = [str(word) for word in command]
@@ -108,6 +120,7 @@ def read(folder: Path, held: Mapping[str, str]) -> Provenance:
             commit=re.fullmatch("[0-9a-f]{40,64}", source["digest"]["gitCommit"])[0],  # type: ignore[index]
             date=int(parameters["date"]),
             names=[name for name in parameters["packages"] if PACKAGES[name]],
+            others=[PLATFORMS[name] for name in parameters["platforms"]],
             version=str(parameters["version"]),
             modified=bool(source.get("annotations", {}).get("modified")),
             programs={str(key): str(value) for key, value in definition["internalParameters"]["programs"].items()},

@@ -32,10 +32,13 @@ def build(name: str, source: Path, out: Path, tools: Tools, date: int) -> str | 
     libt2r is built in a folder of `source`.
     """
     command = [sys.executable, "-m", "release", "build", str(out), "--only", name]
+    if tools.others:
+        command += ["--platforms", *(each.name for each in tools.others)]
     for option, words in (("--jdk", tools.jdk), ("--cmake", tools.cmake)):
         if words:
             command.append(f"{option}={shlex.join(map(str, words))}")
-    known = {**os.environ, "PYTHONPATH": str(source / "runtimes"), "SOURCE_DATE_EPOCH": str(date)}
+    path = os.pathsep.join([str(source / "runtimes"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    known = {**os.environ, "PYTHONPATH": path, "SOURCE_DATE_EPOCH": str(date)}
     done = subprocess.run(command, cwd=source, env=known, capture_output=True, text=True, errors="replace")
     return None if done.returncode == 0 else done.stderr.strip().removeprefix("release: ")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from release import provenance, rebuild, stage
 from release.files import ARCHIVES, BILL, STATEMENT, hashes, named, read_sums
-from release.packages import Tools
+from release.packages import CROSS, Tools
 from release.versions import ROOT
 
 AGAIN = "download the release again, and do not install it"
@@ -80,7 +82,12 @@ def compare(
     built, wrong, programs = set(rebuild.NOTES), list[str](), dict[str, str]()
     for name in names:
         out = work / "release" / name
-        why = rebuild.build(name, source, out, tools, found.date)
+        others = found.others if name in CROSS else ()
+        why = rebuild.build(name, source, out, replace(tools, others=others), found.date)
+        if why is not None and others:
+            yield f"{name} for {named(each.name for each in others)}: not built on this machine: {why}"
+            shutil.rmtree(out)
+            why = rebuild.build(name, source, out, tools, found.date)
         if why is not None:
             yield f"{name}: not built on this machine: {why}"
             continue

@@ -30,8 +30,10 @@ foreach(T2R_PROGRAM ar ranlib dlltool)
 endforeach()
 set(CMAKE_RC_COMPILER ${T2R_ZIG})  # cmake asks for one on Windows; there are no resources
 
+# without debugging information, of which zig's C++ library alone brings 14 MB; this machine's strip cannot read the files
+set(CMAKE_C_FLAGS_INIT -s)
 # a macro of Microsoft's headers, which ONNX Runtime's use on Windows
-set(CMAKE_CXX_FLAGS_INIT "\"-D_Return_type_success_(x)=\"")
+set(CMAKE_CXX_FLAGS_INIT "-s \"-D_Return_type_success_(x)=\"")
 # The linker writes final files: a program that edits one would break the signature that macOS asks for.
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_BUILD_WITH_INSTALL_NAME_DIR ON)

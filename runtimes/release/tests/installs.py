@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bindings_build import refuse
+from release.files import BILL, STATEMENT, sha256, write_sums
 from release.packages import Tools
 
 BARE = {"PATH": os.environ["PATH"]}
@@ -88,3 +89,12 @@ def contents(path: Path) -> dict[str, bytes]:
     with tarfile.open(path) as packed:
         members = [(member.name, packed.extractfile(member)) for member in packed if member.isfile()]
         return {name: file.read() for name, file in members if file is not None}
+
+
+def relist(folder: Path, archive: Path, before: Mapping[str, str]) -> None:
+    """Write the hash of a changed archive wherever hashes are; `before` has those before the change."""
+    for note, name in ((BILL, archive.name), (STATEMENT, archive.name), (STATEMENT, BILL)):
+        text = (folder / note).read_text("utf-8")
+        assert before[name] in text
+        (folder / note).write_text(text.replace(before[name], sha256(folder / name)), "utf-8")
+    write_sums(folder)

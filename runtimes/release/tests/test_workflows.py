@@ -94,3 +94,16 @@ def test_workflows_say_that_they_were_not_run_and_pin_actions_by_hash() -> None:
         assert text.startswith("# Not run here"), workflow
         actions = re.findall(r"uses: (.*)", text)
         assert actions and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action) for action in actions), actions
+        assert not re.search(r"\|\s*(ba)?sh\b", text), "a script of a host runs unread"
+
+
+def test_rust_is_pinned() -> None:
+    """The installer by version and hash, which is compared before it runs, and the compiler by version."""
+    text = next(file for file in WORKFLOWS if file.stem == "release").read_text("utf-8")
+    assert re.search(
+        r"INSTALLER: https://static.rust-lang.org/rustup/archive/[\d.]+/x86_64-unknown-linux-gnu/rustup-init\n", text
+    )
+    assert re.search(r"HASH: [0-9a-f]{64}\n", text) and "toolchain" in text
+    commands = [line.split()[0] for line in text.partition("HASH: ")[2].splitlines()[2:7]]
+    assert commands == ["curl", "echo", "chmod", "/tmp/rustup-init", "echo"] and '"$HASH  ' in text
+    assert re.search(r"rustup-init .* --default-toolchain \d+\.\d+\.\d+\n", text)
