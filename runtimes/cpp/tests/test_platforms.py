@@ -118,6 +118,9 @@ def test_built_and_run(name: str, tmp_path: Path) -> None:
     subprocess.run(["cmake", "--install", built, "--prefix", tmp_path], check=True, capture_output=True)
     installed = {path.name for path in tmp_path.rglob("*") if path.parent.name in ("lib", "bin")}
     CHECKS[name](built, plugin, runtime)
+    # without debugging information, of which zig's C++ library alone has 14 MB
+    libraries = [plugin, *(path for path in built.glob("libt2r.*") if path.suffix != ".a")]
+    assert max(path.stat().st_size for path in libraries) < 2_000_000, libraries
     assert (
         installed
         >= {
