@@ -16,7 +16,7 @@ import numpy as np
 from t2r_export.checkpoints.beside import LORA_ALONE, low_rank_changes, tables
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.untrained import untrained
-from t2r_export.checkpoints.weights import listed
+from t2r_export.checkpoints.weights import assemble, listed
 from t2r_export.config.export import ExportConfig, require_no_choice
 from t2r_export.config.layer import described
 from t2r_export.config.model import EncoderConfig, ModelConfig
@@ -84,14 +84,22 @@ def export(
 
 
 def build(
-    checkpoint: Checkpoint, config: ExportConfig, adapters: Adapters | None = None
+    checkpoint: Checkpoint, config: ExportConfig, adapters: Adapters | None = None, apart: bool = False
 ) -> tuple[Bundle, ExportReport]:
-    """The graphs that `export` writes, and its report without files. Raises as `export`."""
+    """The graphs that `export` writes, and its report without files. Raises as `export`.
+
+    Args:
+        apart: if the checkpoint is an .adapter, its changes of low rank are products of their own: W x + B (A x).
+    """
     target = find(config.target)
     if config.top_k is None and checkpoint.config.encoder is not None and not target.static:
         config = replace(config, top_k=read_by_beam(checkpoint.config))
     model, folds = _folded(checkpoint.model, config)
-    changes = _changes(checkpoint.model, model, config, adapters)
+    if apart and checkpoint.unmerged and not adapters:
+        merged, (model, folds) = model, _folded(_unmerged(checkpoint), config)
+        changes = {n: (a[1:], b[1:]) for n, (a, b) in tables([low_rank_changes("", model, merged)]).items()}
+    else:
+        changes = _changes(checkpoint.model, model, config, adapters)
     model.end_positions(config.past_end, _end(config, model.config.max_positions))
     if config.inputs_embeds:
         model.read_vectors()
@@ -138,6 +146,12 @@ def build(
         bundle = packed(bundle)
     notes = (*_tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer]), *bundle.signature.warnings)
     return bundle, ExportReport([], parameters, active, len(step.graph.node), bundle.signature, folds, notes)
+
+
+def _unmerged(checkpoint: Checkpoint) -> Transformer:
+    """The model without the adapter's changes of low rank."""
+    weights = {**checkpoint.model.state_dict(), **checkpoint.unmerged}
+    return assemble(checkpoint.config, weights)
 
 
 def _folded(model: Transformer, config: ExportConfig) -> tuple[Transformer, list[LayerFold]]:

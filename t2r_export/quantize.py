@@ -110,7 +110,8 @@ def export_quantized(
     out = Path(out)
     check_outputs(graph_outputs(out, options.companions), [config.calibrate, check])
     reads = config.rounding == "gptq" and options.takes_companions  # GPTQ's text, many tokens at a time
-    bundle, exported = build(checkpoint, replace(options, prefill=options.prefill or reads), adapters)
+    how = replace(options, prefill=options.prefill or reads)
+    bundle, exported = build(checkpoint, how, adapters, apart=config.scheme == "keep")
     unwritten = [PREFILL] if reads and not options.prefill else []
     with temporary_beside(out, folder=True) as folder:
         float32 = None

@@ -84,7 +84,6 @@ def verify(
     choice("reference", reference, REFERENCES)
     decoder = decoder or Decoder(path, provider=provider)
     signature = decoder.signature
-    bound = tolerance(provider, signature.quantization)
     context = context_of(checkpoint.model, signature.layers)
     source = checkpoint.model if context is None else with_context(checkpoint.model, context)
     model, folds = fold(source)
@@ -95,6 +94,7 @@ def verify(
     numbers = {name: signature.adapter(name) for name in adapters or ()}
     eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
     both = SideBySide(eager, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
+    bound = tolerance(provider, signature.quantization, both.rounds)
     checks = Checks(unfolded, bound, rounding)
     report = Report(
         provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256, reference

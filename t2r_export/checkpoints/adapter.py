@@ -173,14 +173,17 @@ def read_adapter(path: Path, base: Base | None) -> Imported:
         received = _shown(base.hashes(), hashes.values())
         raise UserError(f"the base of {path}: {_shown(hashes, base.hashes().values())}", received, "pass that base")
     config = saved_config(data["config"], path, AGAIN)
-    weights = _weights(path, weight_shapes(config), header(path), base.weights)
+    stored = header(path)
+    weights = _weights(path, weight_shapes(config), stored, base.weights)
+    unmerged = {name: base.weights[name] for name in weights if name + A in stored}
     tokenizers = [
         own["text"] if own else theirs
         for own, theirs in zip((data["tokenizer"], data["source_tokenizer"]), base.tokenizers, strict=True)
     ]
     digest = sha256(path)
     files = {path.name: digest, **base.files}
-    return Imported(config, weights, tokenizers[0], data["provenance"], digest, tokenizers[1], (), files)
+    known = tokenizers[0], data["provenance"], digest, tokenizers[1], (), files
+    return Imported(config, weights, *known, unmerged)
 
 
 def _weights(

@@ -51,6 +51,8 @@ class Checkpoint:
     source_tokenizer: str | None = None  # of a translator's sources; None: `tokenizer` for both sides
     notes: tuple[str, ...] = ()  # on the import, one line each
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each file that was read, by name
+    # of an adapter: the weights without their changes of low rank, by name
+    unmerged: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -160,7 +162,7 @@ def _load(path: Path, digest: Callable[[], str] | None, base: Checkpoint | None)
     if os.path.isdir(path) or path.suffix in (GGUF, ADAPTERS):
         found = _imported(path, base)
         model = assemble(found.config, found.weights)
-        known = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files
+        known = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files, found.unmerged
         return Checkpoint(found.config, model, found.tokenizer, *known)
     data = _read(path)
     digest = digest or sha256_beside(path)

@@ -103,8 +103,8 @@ class Operators(Recorder, Ops[Value]):
     def _plus_adapters(self, x: Value, y: Value, pieces: Sequence[tuple[str, Any]]) -> Value:
         """y = W x, plus B A x of each row's adapter. Args: pieces: the weights that W consists of, and their rows."""
         known = [name for name, _ in pieces if name in self.adapters]
-        z = self._by_sequence(x) if known else None
-        if z is None or self.chosen is None:
+        z = x if self.chosen is None else self._by_sequence(x)
+        if z is None or not known:
             return y
         self.adapted |= {*known}
         inner = np.concatenate([self.adapters[name][0] for name in known], axis=2)
@@ -116,9 +116,14 @@ class Operators(Recorder, Ops[Value]):
                 rank += part.shape[1]
             column += rows
         for kind, table in (("A", inner), ("B", outer)):
-            name = f"{OF_ADAPTERS}{known[0].removesuffix('.weight')}.{kind}"
-            self.weights[name] = table
-            z = self.matmul(z, self.embedding(self.chosen, Value(name, "float32", table.shape)))
+            name = f"{known[0].removesuffix('.weight')}.{kind}"
+            if self.chosen is None:
+                self.weights[name] = matrix = table[0].T.copy()
+                z = self._gemm(z, Value(name, "float32", matrix.shape), None)
+            else:
+                name = OF_ADAPTERS + name
+                self.weights[name] = table
+                z = self.matmul(z, self.embedding(self.chosen, Value(name, "float32", table.shape)))
         return self.add(y, z.viewed(y.shape))
 
     def _by_sequence(self, x: Value) -> Value | None:

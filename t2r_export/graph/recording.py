@@ -62,7 +62,7 @@ def build_graph(
         `keep`.
         output_hidden: also return the head's input for the last token.
         adapters: by name of a weight W (out, in), A (adapters, in, rank) and B (adapters, rank, out), float32, of which
-        the state ADAPTER chooses one per row: W x + B A x.
+        the state ADAPTER chooses one per row: W x + B A x. Without that state each weight has one, which always counts.
     """
     ops = target.ops(model, batch, tokens)
     if float16_safe:

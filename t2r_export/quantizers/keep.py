@@ -42,7 +42,7 @@ def kept(bundle: Bundle, config: QuantizeConfig) -> dict[str, tuple[Run, ...]]:
             if len(rows) == 1 and rows[0].kept:
                 found[table] = rows
     if not any(run.kept for each in found.values() for run in each):
-        do = "use w8 or w4, or export from the file that was quantized"
+        do = "use w8 or w4, or export the quantized file, or an .adapter of it, with --quantize keep"
         raise UserError(
             "weights in blocks of 4 or 8 bits, to keep them", "none: every weight was changed or is float", do
         )

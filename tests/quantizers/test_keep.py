@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -18,12 +19,14 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli import main
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.config.quantize import QuantizeConfig, Run
 from t2r_export.convert import conversion
 from t2r_export.export import export
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers.blocks import unrounded
+from t2r_export.training import lora
+from t2r_export.verify import verify
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
@@ -141,6 +144,34 @@ def test_folded_products_are_rounded_and_named(tmp_path: Path, capsys: pytest.Ca
     assert f"2 blocks.*.parts.0.qkv.weight: {changed}; 96 rows kept in 8 bits in blocks of 32\n" in printed
     assert "2 blocks.*.parts.0.o.weight: 96 rows kept in 4 bits in blocks of 32\n" in printed
     assert Decoder(tmp_path / "q.onnx").step(3).shape == (1, 37)
+
+
+def test_an_adapter_keeps_the_blocks_of_its_base(tmp_path: Path) -> None:
+    """LoRA is a product of its own, in the step and in prompts, and the graph is the merged model."""
+    base = written(tmp_path / "m.gguf")
+    student = conversion(base.model, WindowConfig(window=5, sinks=1)).model
+    lora.attach(student, rank=3, alpha=2.0, seed=5, targets="all")
+    for name, factor in student.named_parameters():
+        if name.endswith(".B"):
+            torch.nn.init.normal_(factor, std=0.05)
+    lora.merge(student)
+    checkpoint.save_adapter(tmp_path / "s.adapter", replace(base, config=student.config, model=student), base)
+    loaded = checkpoint.load(tmp_path / "s.adapter", base=tmp_path / "m.gguf")
+    _, report = export_quantized(loaded, tmp_path / "q.onnx", ExportConfig(prefill=True), EXACT)
+    kept = {name for name, runs in report.kept.items() if all(run.kept for run in runs)}
+    assert len(kept) == 9 and len(report.kept) == 25  # 8 products, with A and B each, and the table
+    found = dequantized(tmp_path / "q.onnx")
+    for name in kept - {"blocks.0.parts.0.q_k_v.weight", "blocks.1.parts.0.q_k_v.weight"}:  # of two runs
+        np.testing.assert_array_equal(found[name], original(base.model, name), err_msg=name)
+    assert verify(loaded, tmp_path / "q.onnx", steps=30).passed
+    export(loaded, tmp_path / "float32.onnx")
+    old, new = Decoder(tmp_path / "float32.onnx"), Decoder(tmp_path / "q.onnx")
+    untrained = conversion(base.model, WindowConfig(window=5, sinks=1)).model
+    export(replace(base, config=untrained.config, model=untrained), tmp_path / "untrained.onnx")
+    plain = Decoder(tmp_path / "untrained.onnx")
+    ids = small.ids(1, 12)[0] % 37
+    ours, merged, without = (each.prefill(ids) for each in (new, old, plain))
+    assert np.abs(ours - merged).max() < 0.1 * np.abs(without - merged).max()
 
 
 def test_float_models_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Imported:
     source_tokenizer: str | None  # of a translator's sources; None: one for both sides
     notes: tuple[str, ...]  # for the user, one line each
     files: dict[str, str]  # SHA-256 of each file that was read, by name
+    unmerged: Mapping[str, Tensor] = field(default_factory=dict)  # weights without their changes of low rank, by name
 
 
 def read(
