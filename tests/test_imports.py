@@ -79,12 +79,12 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 45_703,
+    ("t2r_export", "*.py"): 45_760,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_850,
-    ("tests", "*.py"): 60_693,
+    ("tests", "*.py"): 60_740,
     ("benchmarks", "*.py"): 8_320,
-    ("docs", "*.md"): 4_820,
+    ("docs", "*.md"): 4_840,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

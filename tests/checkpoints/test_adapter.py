@@ -16,6 +16,7 @@ from torch import Tensor
 
 import folders
 from checkpoint_files import CONFIG, PROVENANCE, random_model, refused
+from checkpoints.gguf.writer import write
 from cli_models import letter_tokenizer
 from disk import full_disk
 from fuzz import gguf_files
@@ -100,11 +101,11 @@ def test_it_is_small_and_has_equal_bytes(written: Path, folder: Path, tmp_path: 
 @pytest.mark.parametrize("kind", ["model.pt", "model.gguf"])
 def test_bases_of_other_forms(kind: str, tmp_path: Path) -> None:
     path = tmp_path / kind
+    whole = gguf_base(tmp_path)
     if kind == "model.gguf":
-        gguf_files.make(tmp_path)
+        whole.rename(path)
     else:
-        base = checkpoint.load(gguf_base(tmp_path))
-        checkpoint.save(path, base.model, None, {})
+        checkpoint.save(path, checkpoint.load(whole).model, None, {})
     base = checkpoint.load(path)
     student = student_of(base, tokenizer="its own")
     checkpoint.save_adapter(tmp_path / "x.adapter", student, base)
@@ -116,8 +117,7 @@ def test_bases_of_other_forms(kind: str, tmp_path: Path) -> None:
 
 
 def gguf_base(folder: Path) -> Path:
-    gguf_files.make(folder)
-    return folder / gguf_files.MODEL
+    return write(folder / "base.gguf", *gguf_files.contents()["llama"])
 
 
 def test_changes_of_full_rank_and_of_tied_heads(tmp_path: Path) -> None:
