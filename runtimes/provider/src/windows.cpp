@@ -22,6 +22,7 @@ struct Window {
     bool has_scales;
 
     std::size_t bytes() const { return size * (has_scales ? 1 : sizeof(float)); }  // of a row
+    std::size_t pieces() const { return (length + piece - 1) / piece; }
 
     StoredRows rows(const char *numbers, const float *scales, std::size_t count) const { return {numbers, has_scales ? scales : nullptr, count, size}; }
 };
@@ -38,11 +39,9 @@ struct WindowScores : Operation {
     Window of;
     bool is_rotated;
 
-    std::size_t tasks() const { return of.batch * ((of.length + piece - 1) / piece); }
-
     void run(Run &run, int part, int parts) const override {
-        const std::size_t pieces = (of.length + piece - 1) / piece;
-        for (std::size_t task = begin_of(tasks(), part, parts); task < begin_of(tasks(), part + 1, parts); task++) {
+        const std::size_t pieces = of.pieces(), tasks = of.batch * pieces;
+        for (std::size_t task = begin_of(tasks, part, parts); task < begin_of(tasks, part + 1, parts); task++) {
             const std::size_t first = task % pieces * piece, last = std::min(first + piece, of.length);
             for (std::size_t head = task / pieces * of.heads; head < (task / pieces + 1) * of.heads; head++) score(run, head, first, last);
         }
@@ -83,12 +82,13 @@ struct WindowSum : Operation {
     }
 };
 
-// Adds the rows of a node to `reads` and sets their shapes: its inputs from `first` on are the cache, its new row, the sizes of the split
-// that takes the oldest row, and the same of the scales, if there are any. False if the shapes are not a window's.
-bool reads_rows(const Plan &plan, const Node &node, std::size_t first, Window &of, std::vector<ValueId> &reads) {
-    of.has_scales = plan.has(node, first + 3);
-    for (std::size_t at = first; at < first + (of.has_scales ? 6 : 3); at += 3) {
-        const bool are_numbers = at == first;
+// Adds the values that a node reads and sets their shapes: its inputs are q or the weights (batch, heads, queries, `last`), the cache, its
+// new row, the sizes of the split that takes the oldest row, and the same of the scales, if there are any. False if the shapes are not a
+// window's.
+bool reads_window(const Plan &plan, const Node &node, std::size_t Window::*last, Window &of, std::vector<ValueId> &reads) {
+    of.has_scales = plan.has(node, 4);
+    for (std::size_t at = 1; at < (of.has_scales ? 7 : 4); at += 3) {
+        const bool are_numbers = at == 1;
         const ValueId past = plan.input(node, at), added = plan.input(node, at + 1), sizes = plan.input(node, at + 2);
         const Type type = are_numbers && of.has_scales ? Type::int8 : Type::float32;
         Dims dims = plan.value(past).dims;
@@ -103,14 +103,14 @@ bool reads_rows(const Plan &plan, const Node &node, std::size_t first, Window &o
         if (plan.value(added).dims != dims) return false;
         reads.push_back(past), reads.push_back(added);
     }
-    return true;
-}
-
-// Whether x is float32 of the shape (batch, heads, ·, last).
-bool is_by_head(const Plan &plan, ValueId x, const Window &of, std::size_t last) {
-    const Dims &dims = plan.value(x).dims;
+    const ValueId by_head = plan.input(node, 0);
+    const Dims &dims = plan.value(by_head).dims;
     const auto is = [&](std::size_t axis, std::size_t size) { return static_cast<std::size_t>(dims[axis]) == size; };
-    return plan.value(x).type == Type::float32 && dims.size() == 4 && is(0, of.batch) && is(1, of.heads) && dims[2] > 0 && is(3, last);
+    if (plan.value(by_head).type != Type::float32 || dims.size() != 4 || !is(0, of.batch) || !is(1, of.heads) || dims[2] == 0 || !is(3, of.*last))
+        return false;
+    of.queries = static_cast<std::size_t>(dims[2]);
+    reads.push_back(by_head);
+    return true;
 }
 
 // The cache and its scales after the step, and a result (batch, heads, queries, last).
@@ -133,10 +133,7 @@ void build_scores(Plan &plan, const Node &node) {
     WindowScores operation;
     Window &of = operation.of;
     std::vector<ValueId> reads;
-    const ValueId q = plan.input(node, 0);
-    if (!reads_rows(plan, node, 1, of, reads) || !is_by_head(plan, q, of, of.size)) return build_parts(plan, node);
-    of.queries = static_cast<std::size_t>(plan.value(q).dims[2]);
-    reads.push_back(q);
+    if (!reads_window(plan, node, &Window::size, of, reads)) return build_parts(plan, node);
     operation.is_rotated = plan.has(node, 7);
     if (operation.is_rotated) {
         const auto half = static_cast<std::int64_t>(of.size / 2), axis = node.integer("axis", 0);
@@ -152,7 +149,7 @@ void build_scores(Plan &plan, const Node &node) {
             reads.push_back(turned);
         }
     }
-    operation.is_shared = operation.tasks() > 1 && is_worth_sharing(of);
+    operation.is_shared = of.batch * of.pieces() > 1 && is_worth_sharing(of);
     plan.add(operation, reads, outputs(plan, node, of, reads, of.length));
 }
 
@@ -161,10 +158,7 @@ void build_sum(Plan &plan, const Node &node) {
     WindowSum operation;
     Window &of = operation.of;
     std::vector<ValueId> reads;
-    const ValueId weights = plan.input(node, 0);
-    if (!reads_rows(plan, node, 1, of, reads) || !is_by_head(plan, weights, of, of.length)) return build_parts(plan, node);
-    of.queries = static_cast<std::size_t>(plan.value(weights).dims[2]);
-    reads.push_back(weights);
+    if (!reads_window(plan, node, &Window::length, of, reads)) return build_parts(plan, node);
     operation.is_shared = of.batch * of.heads * of.size > columns && is_worth_sharing(of);
     plan.add(operation, reads, outputs(plan, node, of, reads, of.size));
 }
