@@ -1,12 +1,12 @@
 """Measure which lines and branches of the runtimes the tests run: covered.py [--write] [PART...].
 
-A part is python or libt2r; without one, both, or the one whose turn T2R_TURN=K/N is. The figures are compared with
-those of runtimes/COVERAGE.md, or with --write written there. Exit 1 if the aim is missed, or if a file below it has no
-reason there; in a turn files are not asked, since those near the aim differ from run to run and from machine to
+A part is python, libt2r or provider; without one, all, or the one whose turn T2R_TURN=K/N is. The figures are compared
+with those of runtimes/COVERAGE.md, or with --write written there. Exit 1 if the aim is missed, or if a file below it
+has no reason there; in a turn files are not asked, since those near the aim differ from run to run and from machine to
 machine.
 
-libt2r is built by clang, which counts regions of the source: T2R_CLANG and T2R_LLVM are the folders where .ci/debian.py
-unpacked clang-14 and llvm-14. gcc's counters have branches of the compiler's own too.
+libt2r and the provider are built by clang, which counts regions of the source: T2R_CLANG and T2R_LLVM are the folders
+where .ci/debian.py unpacked clang-14 and llvm-14. gcc's counters have branches of the compiler's own too.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ READERS = {
         session/archive.py session/snapshot.py session/model_file.py session/interface.py session/refusals.py
         text/tokenizer*.py text/patterns.py text/surfaces.py text/texts.py
     """,
+    "provider": "",
 }
 CPP = "runtimes/cpp/tests/test_"
 # tests of whole files, or of parts of them, whose runs with counters take seconds
@@ -50,8 +51,10 @@ CPP_TESTS = """
     conformance.py::test_no_golden_files programs.py::test_every_method_of_the_cpp_header
     programs.py::test_a_quota_of_cpu_time fuzz.py::test_random_calls
 """
-# the first two take minutes with counters; the others need another build
-CPP_OMITTED = "not threads_that_cancel and not costs_a_unigram and not too_large_leaves and not wrong_answers"
+# the first two take minutes with counters; the others need another build, or a built plugin
+CPP_OMITTED = " and ".join(
+    f"not {name}" for name in ("threads_that_cancel", "costs_a_unigram", "too_large_leaves", "wrong_answers", "plugin")
+)
 # readers of files, with all of their cases
 FULLY = "tokenizer_bounds tokenizer_parts patterns snapshot untrusted"
 TESTS = {
@@ -61,6 +64,8 @@ TESTS = {
         [f"tests/runtime/test_{name}.py" for name in FULLY.split()],
     ],
     "libt2r": [[*(CPP + name for name in CPP_TESTS.split()), "-k", CPP_OMITTED]],
+    # without the one that runs others again
+    "provider": [["runtimes/provider/tests", "-k", "not beyond_a_value"]],
 }
 PROGRAMS = ("t2r_conformance", "header", "api_calls", "misuse_c", "misuse_cpp", "cores", "torture")
 
@@ -135,21 +140,40 @@ def python() -> Counts:
 
 
 def libt2r() -> Counts:
+    folder = built("libt2r", "cpp", "t2r", *PROGRAMS)
+    pytest("libt2r", {"T2R_LIBRARY": str(folder / "libt2r.so"), **place(folder)})
+    return counted(folder, [folder / "libt2r.so", *(folder / name for name in PROGRAMS if name != "misuse_c")])
+
+
+def provider() -> Counts:
+    """The three sets of kernels together: each function as the set covers it best."""
+    folder = built("provider", "provider", "t2r_provider", "kernels", "faulty")
+    package = folder / "package" / "onnxruntime_ep_t2r"
+    shutil.copytree(ROOT / "runtimes" / "provider" / package.name, package, dirs_exist_ok=True)
+    shutil.copy(folder / "libt2r_provider.so", package)
+    path = os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH")]))
+    pytest("provider", {"PYTHONPATH": path, **place(folder)})
+    counts = counted(folder, [folder / name for name in ("libt2r_provider.so", "kernels", "libfaulty.so")])
+    flags = Path("/proc/cpuinfo").read_text("utf-8")
+    lacks = [name for name, flag in (("avx2", "avx2"), ("avx512", "avx512_vnni")) if flag not in flags]
+    return {name: count for name, count in counts.items() if not any(each in name for each in lacks)}
+
+
+def built(part: str, source: str, *targets: str) -> Path:
+    """A build with counters of runtimes/SOURCE."""
     sys.path.append(str(ROOT / "runtimes" / "cpp" / "tests"))
     os.environ["T2R_CPP_BUILD"] = str(BUILD)
     import cpp_build
 
     options = ["-DT2R_SANITIZE=coverage", f"-DCMAKE_CXX_COMPILER={cpp_build.clang()}", "-DCMAKE_BUILD_TYPE=None"]
-    folder = cpp_build.build("libt2r", *options, "-DCMAKE_CXX_FLAGS=-O1", targets=["t2r", *PROGRAMS])
-    place = {"T2R_COUNTED": str(folder), "T2R_LIBRARY": str(folder / "libt2r.so")}
-    pytest("libt2r", {**place, **profiles(folder)})
-    return counted(folder, [folder / "libt2r.so", *(folder / name for name in PROGRAMS if name != "misuse_c")])
+    options.append("-DCMAKE_CXX_FLAGS=-O1")
+    return cpp_build.build(part, *options, source=ROOT / "runtimes" / source, targets=targets)
 
 
-def profiles(folder: Path) -> dict[str, str]:
-    """Where programs leave their counts."""
+def place(folder: Path) -> dict[str, str]:
+    """The build for the tests, and where its programs leave their counts."""
     shutil.rmtree(folder / "profiles", ignore_errors=True)
-    return {"LLVM_PROFILE_FILE": str(folder / "profiles" / "%2m.profraw")}
+    return {"T2R_COUNTED": str(folder), "LLVM_PROFILE_FILE": str(folder / "profiles" / "%2m.profraw")}
 
 
 def counted(folder: Path, objects: list[Path]) -> Counts:
@@ -242,7 +266,7 @@ def turn(parts: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    parts = {"python": python, "libt2r": libt2r}
+    parts = {"python": python, "libt2r": libt2r, "provider": provider}
     in_turn = "T2R_TURN" in os.environ
     names = [name for name in arguments if name != "--write"] or turn(list(parts))
     if not set(names) <= set(parts):

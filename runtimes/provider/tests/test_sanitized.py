@@ -1,6 +1,7 @@
 """A build with AddressSanitizer and UndefinedBehaviorSanitizer: the kernels alone, then whatever the provider claims.
 
-With T2R_FUZZ_RUNS, more random graphs (test_random_graphs.py).
+With T2R_FUZZ_RUNS, more random graphs (test_random_graphs.py). With T2R_COUNTED, a build that counts lines and branches
+in place of that one (.ci/covered.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from test_operators import KERNELS
 
 HERE = Path(__file__).parents[1]
 TINY = HERE.parents[1] / "models" / "tiny"
+COUNTED = os.environ.get("T2R_COUNTED")
 
 
 def done(command: list[str], **environment: str) -> None:
@@ -26,6 +28,8 @@ def done(command: list[str], **environment: str) -> None:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if COUNTED:
+        return Path(COUNTED)
     folder = tmp_path_factory.mktemp("address")
     configure = ["cmake", "-S", str(HERE), "-B", str(folder), "-DT2R_SANITIZE=address", "-DCMAKE_BUILD_TYPE=None"]
     done([*configure, "-DCMAKE_CXX_FLAGS=-O1"])
@@ -54,7 +58,7 @@ def preloaded(folder: Path, library: str, *command: str) -> subprocess.Completed
     compiler = os.environ.get("CXX", "c++")
     loaded = [
         subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
-        for name in ("libasan.so", "libstdc++.so")  # libasan must find the latter's exceptions
+        for name in (() if COUNTED else ("libasan.so", "libstdc++.so"))  # libasan must find the latter's exceptions
     ]
     environment = {
         "LD_PRELOAD": " ".join(path.strip() for path in loaded),

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnxruntime_ep_t2r as plugin
 import pytest
+from differential import compared
 from one_node import on_provider, same_results, several
-from onnx import NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 MASKED = -1e9
 
@@ -153,3 +154,62 @@ def test_others_stay_separate(bits: int) -> None:
         read[-2].input[0] = "present_v_scale"
     same_results(model(read, feeds, constants | {"axes": np.array([2])}), feeds, bound=1e-5)
     assert plugin.get_operations() > 5
+
+
+def changed(bits: int, name: str) -> tuple[list[NodeProto], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Attention to a window that differs in one thing: nodes, inputs and constants."""
+    nodes = attention(bits, True, 0)
+    feeds, constants = given(bits, 0, 2, 3, 3, 8, 7 if name == "odd rows" else 6, 6)
+    halves = [each for each in nodes if each.input[-1] in ("halves", "left")]  # the split, and the join after it
+    parts = {"one sequence": np.s_[:1], "one head": np.s_[:, :1]}
+    if name.startswith("scales of "):
+        for part in ("past_k_scale", "k_scale"):
+            scale = feeds[part]
+            feeds[part] = scale.repeat(6, 3) if name == "scales of numbers" else scale[parts[name[10:]]]
+    elif name.startswith("queries of "):
+        feeds["q"] = feeds["q"][parts[name[11:]]]
+    elif name.startswith("keys of "):
+        feeds |= {part: x[parts[name[8:]]] for part, x in feeds.items() if "v" not in part}
+    elif name == "queries of all":
+        feeds["q"] = feeds["q"][0]
+    elif name == "two new rows":
+        feeds |= {part: np.concatenate([x, x], 2) for part, x in feeds.items() if part[0] in "kv"}
+        feeds["bias"] = np.zeros((2, 1, 1, 9), np.float32)
+        constants |= {part: np.concatenate([x, x[:, :, :1]], 2) for part, x in constants.items() if x.ndim == 4}
+    elif name == "unequal halves":
+        constants["halves"] = np.array([2, 4])
+    elif name in ("halves of the rows", "halves by the last axis"):
+        constants["halves"] = np.array([4, 4]) if name == "halves of the rows" else constants["halves"]
+        for each in halves:
+            each.attribute[0].i = 2 if name == "halves of the rows" else -1
+    elif name == "a factor for all rows":
+        constants["same"] = constants["same"][0, 0, 0]
+    return nodes, feeds, constants
+
+
+@pytest.mark.parametrize(
+    "bits, name",
+    [
+        *((8, f"scales of {what}") for what in ("one sequence", "one head", "numbers")),
+        *(
+            (bits, f"{of} of one {what}")
+            for bits in (8, 32)
+            for of in ("queries", "keys")
+            for what in ("sequence", "head")
+        ),
+        *((32, name) for name in ("two new rows", "odd rows", "unequal halves", "halves of the rows")),
+        (8, "a factor for all rows"),
+    ],
+)
+def test_what_is_almost_a_window(bits: int, name: str) -> None:
+    nodes, feeds, constants = changed(bits, name)
+    made = ModelProto.FromString(model(nodes, feeds, constants))
+    assert compared(made, feeds, 1e-5) == "equal", plugin.get_refusal()
+    assert plugin.get_operations() > 4
+
+
+def test_halves_by_the_last_axis() -> None:
+    """Its number, or -1."""
+    nodes, feeds, constants = changed(8, "halves by the last axis")
+    same_results(model(nodes, feeds, constants), feeds, bound=1e-5)
+    assert plugin.get_operations() == 4
