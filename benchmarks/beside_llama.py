@@ -3,8 +3,9 @@
     python benchmarks/beside_llama.py MODEL.gguf GRAPH.onnx=SOURCE … [--provider t2r] [--contexts 16,1024,4096,8000]
 
 SOURCE is MODEL.gguf or an adapter of it: each graph is compared with its eager model first, and has no speed if it is
-not equal. Each engine has a process of its own; at each length all are opened and take turns, in another random order
-each round. `again` repeats the first graph, as a control. Needs llama-cpp-python, of the extra `peers`.
+not equal. `--random`, for files of random_gguf.py, compares logits and states but no greedy tokens. Each engine has a
+process of its own; at each length all are opened and take turns, in another random order each round. `again` repeats
+the first graph, as a control. Needs llama-cpp-python, of the extra `peers`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("graphs", nargs="+", help="GRAPH.onnx=SOURCE")
+    parser.add_argument("--random", action="store_true")
     parser.add_argument("--provider", default="t2r")
     parser.add_argument("--contexts", default="16,1024,4096,8000")
     parser.add_argument("--prompts", default="512,4096")
@@ -48,7 +50,7 @@ def main() -> None:
     }
     for graph, source in (map(Path, pair.split("=")) for pair in options.graphs):
         loaded = checkpoint.load(source, base=options.model if source.suffix == ADAPTERS else None)
-        require_parity(loaded, graph, options.provider)
+        require_parity(loaded, graph, options.provider, greedy=not options.random)
         openings[graph.stem] = lambda room, graph=graph: Worker("t2r", graph, options.threads, room, how)
     openings["again"] = list(openings.values())[1]
     print(machine())

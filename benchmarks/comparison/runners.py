@@ -162,12 +162,18 @@ class LlamaCpp:
         )
         self._vocabulary = self._llama.n_vocab()
         self._last = self._context = 0
+        self._place: Any = None
 
     def place(self, context: int) -> None:
         self.read(context)
         self._context = context
+        model = self._llama.model
+        if self._library.llama_model_is_hybrid(model) or self._library.llama_model_is_recurrent(model):
+            self._place = self._llama.save_state()  # its states cannot be truncated
 
     def back(self) -> None:
+        if self._place is not None:
+            self._llama.load_state(self._place)
         self._llama.n_tokens = self._context  # `eval` truncates the cache
 
     def go_on(self, tokens: int) -> int:
