@@ -1,4 +1,4 @@
-// caches GRAPH PLUGIN THREADS LENGTH…: steps through t2r.h with caches in place and with caches that are copied, after texts of
+// caches PLUGIN THREADS LENGTH,… GRAPH…: steps through t2r.h with caches in place and with caches that are copied, after texts of
 // these lengths, by turns in one process. PLUGIN is the path of onnxruntime-ep-t2r. Checks that the logits are equal, bit by bit. The
 // milliseconds are processor time, which other programs change less; of more threads than one it counts those that wait, too.
 #include <algorithm>
@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <sstream>
+#include <string>
 #include <t2r.h>
 #include <vector>
 
@@ -20,28 +22,41 @@ void require(t2r_kind kind) {
 }
 
 struct Way {
+    const char *graph;
+    bool in_place;
     t2r_decoder *decoder = nullptr;
     std::vector<double> milliseconds;
     std::vector<float> logits;
 };
 
-t2r_decoder *open(const char *graph, const char *plugin, int threads, bool in_place) {
+void open(Way &way, const char *plugin, int threads) {
     // where the CPU may run nodes, libt2r copies caches
     static const char *const anywhere[] = {"session.disable_cpu_ep_fallback", "0"};
     t2r_options options;
     require(t2r_defaults(&options, sizeof options));
     options.threads = threads, options.provider = &plugin, options.provider_count = 1;
-    if (!in_place) options.config = anywhere, options.config_count = 2;
-    t2r_decoder *decoder;
-    require(t2r_open(graph, &options, &decoder));
-    return decoder;
+    if (!way.in_place) options.config = anywhere, options.config_count = 2;
+    require(t2r_open(way.graph, &options, &way.decoder));
 }
 
-// Goes on from the text in `start`, greedily.
-void time_steps(Way &way, const void *start, std::size_t bytes, std::int64_t vocabulary) {
+// The states after a text of this length.
+std::vector<char> text(t2r_decoder *decoder, std::size_t length, std::int64_t vocabulary) {
+    std::vector<std::int64_t> ids(length);
+    for (std::size_t i = 0; i < length; i++) ids[i] = static_cast<std::int64_t>(3 + i * 7919 % static_cast<std::size_t>(vocabulary - 3));
+    const float *logits;
+    const void *states;
+    std::size_t bytes;
+    require(t2r_reset(decoder, 1));
+    require(t2r_prefill(decoder, ids.data(), 1, length, &logits));
+    require(t2r_save_memory(decoder, -1, &states, &bytes));
+    return {static_cast<const char *>(states), static_cast<const char *>(states) + bytes};
+}
+
+// Goes on greedily.
+void time_steps(Way &way, const std::vector<char> &start, std::int64_t vocabulary) {
     std::int64_t token = 5;
     const float *logits = nullptr;
-    require(t2r_load_memory(way.decoder, start, bytes, nullptr));
+    require(t2r_load_memory(way.decoder, start.data(), start.size(), nullptr));
     for (int i = 0; i < discarded + steps; i++) {
         const std::clock_t before = std::clock();
         require(t2r_step(way.decoder, &token, 1, &logits));
@@ -59,31 +74,32 @@ double at(std::vector<double> sorted, double share) {
 }  // namespace
 
 int main(int count, char **arguments) {
-    if (count < 5) return std::fputs("usage: caches GRAPH PLUGIN THREADS LENGTH…\n", stderr), 2;
-    Way ways[2];
-    for (const int way : {0, 1}) ways[way].decoder = open(arguments[1], arguments[2], std::atoi(arguments[3]), way == 0);
+    if (count < 5) return std::fputs("usage: caches PLUGIN THREADS LENGTH,… GRAPH…\n", stderr), 2;
+    std::vector<Way> ways;
+    for (int i = 4; i < count; i++)
+        for (const bool in_place : {true, false}) open(ways.emplace_back(Way{arguments[i], in_place, nullptr, {}, {}}), arguments[1], std::atoi(arguments[2]));
     t2r_info info;
     require(t2r_get_info(ways[0].decoder, &info, sizeof info));
-    std::puts("| tokens read | in place, ms | copied, ms | ratio |\n|---|---|---|---|");
-    for (int i = 4; i < count; i++) {
-        std::vector<std::int64_t> text(static_cast<std::size_t>(std::atol(arguments[i])));
-        for (std::size_t t = 0; t < text.size(); t++) text[t] = static_cast<std::int64_t>(3 + t * 7919 % static_cast<std::size_t>(info.vocab_size - 3));
-        const float *logits;
-        const void *start;
-        std::size_t bytes;
-        require(t2r_reset(ways[0].decoder, 1));
-        require(t2r_prefill(ways[0].decoder, text.data(), 1, text.size(), &logits));
-        require(t2r_save_memory(ways[0].decoder, -1, &start, &bytes));
-        const std::vector<char> snapshot(static_cast<const char *>(start), static_cast<const char *>(start) + bytes);
-        for (int round = 0; round < rounds; round++)
-            for (const int turn : {0, 1}) time_steps(ways[(round + turn) % 2], snapshot.data(), bytes, info.vocab_size);
-        if (ways[0].logits != ways[1].logits) return std::fputs("expected the logits of both ways to be equal; received others\n", stderr), 2;
-        std::printf("| %s |", arguments[i]);
-        for (const Way &way : ways)
-            std::printf(" %.2f (%.2f-%.2f) |", at(way.milliseconds, 0.5), at(way.milliseconds, 0.1), at(way.milliseconds, 0.9));
-        std::printf(" %.2f |\n", at(ways[0].milliseconds, 0.5) / at(ways[1].milliseconds, 0.5));
-        std::fflush(stdout);
-        for (Way &way : ways) way.milliseconds.clear();
+    std::puts("| tokens read | graph | in place, ms | copied, ms | ratio |\n|---|---|---|---|---|");
+    std::istringstream lengths(arguments[3]);
+    for (std::string length; std::getline(lengths, length, ',');) {
+        std::vector<std::vector<char>> starts;
+        for (std::size_t i = 0; i < ways.size(); i += 2) starts.push_back(text(ways[i].decoder, std::stoul(length), info.vocab_size));
+        for (std::size_t round = 0; round < rounds; round++)
+            for (std::size_t i = 0; i < ways.size(); i++) {
+                const std::size_t way = (i + round) % ways.size();
+                time_steps(ways[way], starts[way / 2], info.vocab_size);
+            }
+        for (std::size_t i = 0; i < ways.size(); i += 2) {
+            Way &ours = ways[i], &theirs = ways[i + 1];
+            if (ours.logits != theirs.logits) return std::fputs("expected the logits of both ways to be equal; received others\n", stderr), 2;
+            std::printf("| %s | %s |", length.c_str(), ours.graph);
+            for (const Way *way : {&ours, &theirs})
+                std::printf(" %.2f (%.2f-%.2f) |", at(way->milliseconds, 0.5), at(way->milliseconds, 0.1), at(way->milliseconds, 0.9));
+            std::printf(" %.2f |\n", at(ours.milliseconds, 0.5) / at(theirs.milliseconds, 0.5));
+            std::fflush(stdout);
+            ours.milliseconds.clear(), theirs.milliseconds.clear();
+        }
     }
     for (const Way &way : ways) require(t2r_close(way.decoder));
     return 0;

@@ -15,11 +15,12 @@ namespace {
 constexpr std::size_t piece = 256;    // rows of a cache that one task reads; what a step computes does not depend on the threads
 constexpr std::size_t at_a_time = 8;  // queries of a head whose scores are computed together
 
-// The shapes of an attention, for each of the `heads` caches: q (queries, size), k (rows, size), v (rows, width).
+// The shapes of an attention, for each of the `heads` caches: q (queries, size), k (rows, size), v (rows, width). The rows are float32, or
+// int8 with a scale for each.
 struct Shapes {
     std::size_t heads, queries, size, width, added;  // added: rows of this step
     std::size_t before, after;                       // rows for which a cache has room, as an input and as an output
-    bool is_in_place;
+    bool is_in_place, has_scales;
 
     std::size_t rows(const Run &run) const { return is_in_place ? run.rows : before; }
     std::size_t pieces(const Run &run) const { return (rows(run) + added + piece - 1) / piece; }
@@ -28,6 +29,8 @@ struct Shapes {
 
 // Softmax over each piece of a cache, whose rows it appends and copies before it reads them (Milakov and Gimelshein 2018, arXiv
 // 1805.02867). Writes, by head, query and piece, the weighted sum of the values, the largest score, and the sum of the weights.
+//
+// Reads: q, and pairs of a cache and its new rows: of k, of v, and of the scales of both. Writes: three results by piece, scratch, the caches.
 struct Pieces : Operation {
     Shapes of;
     float before_cap, cap;  // cap · tanh(before_cap · score); none if cap is 0
@@ -37,49 +40,64 @@ struct Pieces : Operation {
         for (std::size_t task = begin_of(tasks, part, parts); task < begin_of(tasks, part + 1, parts); task++) {
             const std::size_t head = task / pieces, place = task % pieces, first = place * piece;
             const std::size_t last = std::min(first + piece, rows + of.added);
-            const float *k = append(run, 1, head, first, last, of.size), *v = append(run, 3, head, first, last, of.width);
+            const StoredRows k = rows_of(run, 0, head, first, last, of.size), v = rows_of(run, 1, head, first, last, of.width);
             for (std::size_t query = 0; query < of.queries; query += at_a_time)
-                attend(run, k, v, last - first, head, query, std::min(at_a_time, of.queries - query), place, pieces);
+                attend(run, k, v, head, query, std::min(at_a_time, of.queries - query), place, pieces);
         }
     }
 
-    // The rows [first, last) of an output, copied from the inputs `read` (the cache) and `read` + 1 (new rows).
-    const float *append(Run &run, std::size_t read, std::size_t head, std::size_t first, std::size_t last, std::size_t width) const {
-        float *const to = run.at<float>(writes[read / 2]) + head * of.after * width;
-        const std::size_t rows = of.rows(run), old = std::min(last, rows);
-        if (!of.is_in_place && first < old)
-            std::memcpy(to + first * width, run.at<float>(reads[read]) + (head * of.before + first) * width, (old - first) * width * sizeof(float));
-        const std::size_t from = std::max(first, rows);
-        if (from < last)
-            std::memcpy(to + from * width, run.at<float>(reads[read + 1]) + (head * of.added + from - rows) * width,
-                        (last - from) * width * sizeof(float));
-        return to + first * width;
+    StoredRows rows_of(Run &run, std::size_t cache, std::size_t head, std::size_t first, std::size_t last, std::size_t size) const {
+        const char *const numbers = append(run, cache, head, first, last, size * (of.has_scales ? 1 : sizeof(float)));
+        const char *const scales = of.has_scales ? append(run, 2 + cache, head, first, last, sizeof(float)) : nullptr;
+        return {numbers, reinterpret_cast<const float *>(scales), last - first, size};
     }
 
-    void attend(Run &run, const float *k, const float *v, std::size_t n, std::size_t head, std::size_t query, std::size_t count,
-                std::size_t place, std::size_t pieces) const {
+    // The rows [first, last), of `bytes` each, of a cache's output, copied from the cache and its new rows.
+    const char *append(Run &run, std::size_t cache, std::size_t head, std::size_t first, std::size_t last, std::size_t bytes) const {
+        char *const to = run.at<char>(writes[4 + cache]) + head * of.after * bytes;
+        const std::size_t rows = of.rows(run), old = std::min(last, rows), from = std::max(first, rows);
+        if (!of.is_in_place && first < old)
+            std::memcpy(to + first * bytes, run.at<char>(reads[1 + 2 * cache]) + (head * of.before + first) * bytes, (old - first) * bytes);
+        if (from < last)
+            std::memcpy(to + from * bytes, run.at<char>(reads[2 + 2 * cache]) + (head * of.added + from - rows) * bytes, (last - from) * bytes);
+        return to + first * bytes;
+    }
+
+    void attend(Run &run, const StoredRows &k, const StoredRows &v, std::size_t head, std::size_t query, std::size_t count, std::size_t place,
+                std::size_t pieces) const {
         const Kernels &kernel = kernels();
         float scores[at_a_time * piece];
-        const std::size_t row = head * of.queries + query;
-        kernel.row_products(k, of.size, run.at<float>(reads[0]) + row * of.size, count, 0, n, scores, n);
+        const std::size_t row = head * of.queries + query, n = k.count;
+        const float *const q = run.at<float>(reads[0]) + row * of.size;
+        if (of.has_scales)
+            kernel.row_scores(k, nullptr, nullptr, q, count, scores, n);
+        else
+            kernel.row_products(static_cast<const float *>(k.numbers), of.size, q, count, 0, n, scores, n);
         if (cap != 0) {
             kernel.binary(Binary::mul, scores, 1, &before_cap, 0, scores, count * n);
             kernel.unary(Unary::tanh, scores, scores, count * n);
             kernel.binary(Binary::mul, scores, 1, &cap, 0, scores, count * n);
         }
-        float *const most = run.at<float>(writes[3]) + row * pieces + place, *const sum = run.at<float>(writes[4]) + row * pieces + place;
+        float *const most = run.at<float>(writes[1]) + row * pieces + place, *const sum = run.at<float>(writes[2]) + row * pieces + place;
         for (std::size_t i = 0; i < count; i++) {
             most[i * pieces] = kernel.max(scores + i * n, n);
             kernel.binary(Binary::sub, scores + i * n, 1, most + i * pieces, 0, scores + i * n, n);
         }
         kernel.unary(Unary::exp, scores, scores, count * n);
-        float *const values = run.at<float>(writes[2]) + (row * pieces + place) * of.width;
+        float *const values = run.at<float>(writes[0]) + (row * pieces + place) * of.width;
         for (std::size_t i = 0; i < count; i++) sum[i * pieces] = kernel.sum(scores + i * n, n);
-        if (pieces == 1) return kernel.product(scores, v, values, count, n, of.width, 0, of.width);
-        float *const there = run.at<float>(writes[5]) + (head * pieces + place) * at_a_time * of.width;
-        kernel.product(scores, v, there, count, n, of.width, 0, of.width);
+        if (pieces == 1) return add(scores, v, count, values);
+        float *const there = run.at<float>(writes[3]) + (head * pieces + place) * at_a_time * of.width;
+        add(scores, v, count, there);
         for (std::size_t i = 0; i < count; i++)
             std::memcpy(values + i * pieces * of.width, there + i * of.width, of.width * sizeof(float));
+    }
+
+    // y (count, width) = weights · v
+    void add(const float *weights, const StoredRows &v, std::size_t count, float *y) const {
+        if (!of.has_scales) return kernels().product(weights, static_cast<const float *>(v.numbers), y, count, v.count, of.width, 0, of.width);
+        std::fill(y, y + count * of.width, 0.0f);
+        kernels().add_rows(v, weights, count, v.count, y, 0, of.width);
     }
 };
 
@@ -103,29 +121,33 @@ struct Joined : Operation {
     }
 };
 
-// Inputs: q, and a cache and its new rows for k and for v. Outputs: both caches, and the result.
+// Inputs: q, and a cache and its new rows of k, then of its scales if it has any; the same of v. Outputs: the result, and the caches in this
+// order.
 void build_attention(Plan &plan, const Node &node) {
-    std::array<ValueId, 5> in;
-    std::array<Dims, 5> dims;
-    for (std::size_t i = 0; i < in.size(); i++) {
-        in[i] = plan.input(node, i), dims[i] = plan.value(in[i]).dims;
-        const bool is_cache = i % 2 == 1;  // it may be empty
-        if (dims[i].size() != 4 || plan.value(in[i]).type != Type::float32 || dims[i][0] != dims[0][0] || dims[i][1] != dims[0][1] ||
-            (count_of(dims[i]) == 0 && !(is_cache && dims[i][2] == 0)))
+    const bool has_scales = node.inputs.size() == 9;
+    const std::vector<std::size_t> order = has_scales ? std::vector<std::size_t>{0, 1, 2, 5, 6, 3, 4, 7, 8} : std::vector<std::size_t>{0, 1, 2, 3, 4};
+    std::vector<ValueId> in;
+    std::vector<Dims> dims;
+    for (std::size_t i = 0; i < order.size(); i++) {
+        in.push_back(plan.input(node, order[i])), dims.push_back(plan.value(in[i]).dims);
+        const bool is_cache = i % 2 == 1, are_numbers = has_scales && i > 0 && i < 5;  // a cache may be empty
+        if (dims[i].size() != 4 || plan.value(in[i]).type != (are_numbers ? Type::int8 : Type::float32) || dims[i][0] != dims[0][0] ||
+            dims[i][1] != dims[0][1] || (count_of(dims[i]) == 0 && !(is_cache && dims[i][2] == 0)))
             return build_parts(plan, node);
+        if (i > 2 && dims[i][2] != dims[2 - i % 2][2]) return build_parts(plan, node);
+        if (i > 4 && dims[i][3] != 1) return build_parts(plan, node);
     }
-    if (dims[0][3] != dims[1][3] || dims[1][3] != dims[2][3] || dims[3][3] != dims[4][3] || dims[1][2] != dims[3][2] ||
-        dims[2][2] != dims[4][2])
-        return build_parts(plan, node);
+    if (dims[0][3] != dims[1][3] || dims[1][3] != dims[2][3] || dims[3][3] != dims[4][3]) return build_parts(plan, node);
     const auto size = [&](std::size_t of, std::size_t axis) { return static_cast<std::size_t>(dims[of][axis]); };
-    Shapes of{size(0, 0) * size(0, 1), size(0, 2), size(0, 3), size(3, 3), size(2, 2), size(1, 2), size(1, 2), plan.is_in_place()};
+    Shapes of{size(0, 0) * size(0, 1), size(0, 2), size(0, 3), size(3, 3), size(2, 2), size(1, 2), size(1, 2), plan.is_in_place(), has_scales};
     if (!of.is_in_place) of.after += of.added;
-    std::array<ValueId, 2> caches;
-    for (std::size_t i = 0; i < 2; i++) {
-        Dims to = dims[1 + 2 * i];
+    std::vector<ValueId> caches;
+    for (std::size_t i = 1; i < in.size(); i += 2) {
+        Dims to = dims[i];
         to[2] = static_cast<std::int64_t>(of.after);
-        caches[i] = plan.add_output(node, i, Type::float32, to);
-        if (of.is_in_place) plan.keep_in_place(in[1 + 2 * i], caches[i], of.added, node.outputs[i]);
+        const std::size_t output = (order[i] + 1) / 2;
+        caches.push_back(plan.add_output(node, output, plan.value(in[i]).type, to));
+        if (of.is_in_place) plan.keep_in_place(in[i], caches.back(), of.added, node.outputs[output]);
     }
     const std::size_t parts = of.heads * of.queries * of.most_pieces();
     const auto scratch = [&](std::size_t floats) { return plan.add_scratch(floats * sizeof(float)); };
@@ -134,12 +156,14 @@ void build_attention(Plan &plan, const Node &node) {
     Pieces pieces;
     pieces.of = of, pieces.before_cap = node.real("before_cap", 0), pieces.cap = node.real("cap", 0);
     pieces.is_shared = of.heads * of.queries * of.after * (of.size + of.width) >= 2 * worth_sharing;
-    plan.add(std::move(pieces), {in[0], in[1], in[2], in[3], in[4]}, {caches[0], caches[1], values, most, sums, there});
+    std::vector<ValueId> written{values, most, sums, there};
+    written.insert(written.end(), caches.begin(), caches.end());
+    plan.add(std::move(pieces), in, written);
     Joined joined;
     joined.of = of, joined.is_shared = parts * of.width >= 2 * worth_sharing;
     Dims result = dims[0];
     result[3] = dims[3][3];
-    plan.add(std::move(joined), {values, most, sums}, {plan.add_output(node, 2, Type::float32, result)});
+    plan.add(std::move(joined), {values, most, sums}, {plan.add_output(node, 0, Type::float32, result)});
 }
 
 // A cache and its new rows. In place, what reads them together gets a copy, of the rows that there are now.

@@ -186,6 +186,19 @@ private:
         return &graph.nodes[found->second];
     }
 
+    // The inputs of a node that reads a cache, added to its others: the cache and its new rows, and if these are 8 bits, the same of their
+    // scales. Names its next outputs. Adds to the match.
+    bool reads_cache(const std::string &rows, Node &node, Match &match) const {
+        const Node *const scaled = maker(rows, scaled_rows, match);
+        for (const std::string &cache : scaled ? scaled->inputs : std::vector<std::string>{rows}) {
+            const Node *const joined = appended(cache, match);
+            if (!joined) return false;
+            node.inputs.insert(node.inputs.end(), joined->inputs.begin(), joined->inputs.end());
+            node.outputs.push_back(cache);
+        }
+        return true;
+    }
+
     // softmax(q kᵀ) v, or softmax(cap · tanh(q kᵀ · before_cap)) v, where k and v are caches
     Found find_attention(const Node &last, Match &match) const {
         const Node *const weights = last.op == "MatMul" ? maker(last.inputs[0], "Softmax", match) : nullptr;
@@ -199,11 +212,10 @@ private:
             scores = scaled->inputs[0];
         }
         const Node *const product = maker(scores, transposed_product, match);
-        const Node *const k = product ? appended(product->inputs[1], match) : nullptr;
-        const Node *const v = k ? appended(last.inputs[1], match) : nullptr;
-        if (!v) return std::nullopt;
-        Node node = made(attention, last, {product->inputs[0], k->inputs[0], k->inputs[1], v->inputs[0], v->inputs[1]});
-        node.outputs = {k->outputs[0], v->outputs[0], last.outputs[0]};
+        if (!product) return std::nullopt;
+        Node node = made(attention, last, {product->inputs[0]});
+        if (!reads_cache(product->inputs[1], node, match) || !reads_cache(last.inputs[1], node, match)) return std::nullopt;
+        if (node.inputs.size() != 5 && node.inputs.size() != 9) return std::nullopt;
         if (cap) node.attributes["before_cap"].real = *before, node.attributes["cap"].real = *cap;
         return node;
     }

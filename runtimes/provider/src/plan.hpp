@@ -60,7 +60,7 @@ class Ids {
 public:
     Ids() = default;
     Ids(const std::vector<ValueId> &ids) : count(ids.size()) {
-        if (count > ids_.size()) throw Refused("at most 8 inputs of an operation", std::to_string(count), "run the graph on the provider cpu");
+        if (count > ids_.size()) throw Refused("at most 9 inputs of an operation", std::to_string(count), "run the graph on the provider cpu");
         std::copy(ids.begin(), ids.end(), ids_.begin());
     }
     ValueId operator[](std::size_t i) const { return ids_[i]; }
@@ -69,7 +69,7 @@ public:
     const ValueId *end() const { return ids_.data() + count; }
 
 private:
-    std::array<ValueId, 8> ids_{};
+    std::array<ValueId, 9> ids_{};
     std::size_t count = 0;
 };
 

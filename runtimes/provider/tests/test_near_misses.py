@@ -72,7 +72,23 @@ ATTENTION = """
     Softmax c > weights axis=-1
     MatMul weights present_v > y
 """
+BYTES = """
+    Concat past_k k > present_k axis=2
+    Concat past_n n > present_n axis=2
+    Concat past_v v > present_v axis=2
+    Concat past_m m > present_m axis=2
+    Cast present_k > wide_k to=1
+    Mul wide_k present_n > rows_k
+    Cast present_v > wide_v to=1
+    Mul wide_v present_m > rows_v
+    Transpose rows_k > turned perm=0,1,3,2
+    MatMul q turned > s
+    Softmax s > weights axis=-1
+    MatMul weights rows_v > y
+"""
 CACHES = {"past_k": normal(2, 3, 5, 8), "k": normal(2, 3, 1, 8), "past_v": normal(2, 3, 5, 4), "v": normal(2, 3, 1, 4)}
+NUMBERS = {name: (40 * x).clip(-127, 127).astype(np.int8) for name, x in CACHES.items()}
+SCALES = {f"{past}{name}": normal(2, 3, 5 if past else 1, 1) for name in "nm" for past in ("past_", "")}
 FUSED: dict[str, tuple[str, Arrays, Arrays]] = {
     "norm": (
         NORM,
@@ -83,6 +99,7 @@ FUSED: dict[str, tuple[str, Arrays, Arrays]] = {
     "gate": (GATE, {"x": normal(3, 8)}, {"sizes": sizes(4, 4)}),
     "integers": (INTEGERS, {"x": np.arange(6, dtype=np.int8).reshape(2, 3), "scale": normal(2, 1)}, {}),
     "attention": (ATTENTION, {"q": normal(2, 3, 2, 8), **CACHES}, {"before": np.float32(0.5), "cap": np.float32(2)}),
+    "bytes": (BYTES, {"q": normal(2, 3, 2, 8) / 40, **NUMBERS, **SCALES}, {}),
 }
 Z, KEYS = normal(2, 3, 4, 6), "Transpose keys > turned perm=0,1,3,2"
 # lines by number that change, and inputs and constants; a line of two nodes is two lines
@@ -138,6 +155,13 @@ ALMOST: dict[str, tuple[dict[int, str], Arrays, Arrays]] = {
     "attention, queries of all sequences": ({}, {"q": normal(1, 3, 2, 8)}, {}),
     "attention, queries of all heads": ({}, {"q": normal(2, 1, 2, 8)}, {}),
     "attention, queries without sequences": ({}, {"q": normal(3, 2, 8)}, {}),
+    "bytes, another node reads a scale": ({10: "Softmax s > weights axis=-1\nAbs past_n > extra"}, {}, {}),
+    "bytes, a scale for each number": ({}, {"past_n": normal(2, 3, 5, 8), "n": normal(2, 3, 1, 8)}, {}),
+    "bytes and values of float32": (
+        {3: "Abs q > extra", 6: "Abs q > more", 7: "Abs q > others", 11: "MatMul weights present_v > y"},
+        {"past_v": CACHES["past_v"], "v": CACHES["v"]},
+        {},
+    ),
     "attention, caches of two lengths": ({}, {"past_v": normal(2, 3, 4, 4), "v": normal(2, 3, 2, 4)}, {}),
 }
 
