@@ -9,82 +9,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bindings.declarations import HEADER, Type, parse
 from numpy.typing import NDArray
 
-
-class Info(ctypes.Structure):
-    _fields_ = [
-        *(
-            (name, c_int64)
-            for name in ("vocab_size", "batch", "fixed_batch", "position", "max_positions", "bos", "top_k")
-        ),
-        ("states", c_size_t),
-        ("eos_count", c_size_t),
-        ("eos_tokens", POINTER(c_int64)),
-        ("checkpoint", c_char_p),
-        *((name, c_int32) for name in ("prefills", "translates", "chats")),
-        ("input_size", c_int64),
-    ]
+DECLARED = parse(HEADER.read_text("utf-8"))
 
 
-class Options(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("threads", c_int32),
-        ("companions", c_int32),
-        ("max_state_bytes", c_int64),
-        ("config", POINTER(c_char_p)),
-        ("config_count", c_size_t),
-        ("provider", POINTER(c_char_p)),
-        ("provider_count", c_size_t),
-        ("max_source", c_int64),
-    ]
+def _ctype(kind: Type) -> Any:
+    """A handle is an address."""
+    pointers = len(kind.const)
+    if pointers and kind.base in ("char", "void", *DECLARED.opaque):
+        made, pointers = c_char_p if kind.base == "char" else c_void_p, pointers - 1
+    else:
+        made = c_size_t if kind.base == "size_t" else getattr(ctypes, "c_" + kind.base.removesuffix("_t"))
+    for _ in range(pointers):
+        made = POINTER(made)
+    return made
 
 
-class Sampling(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("temperature", c_double),
-        ("top_k", c_int64),
-        ("top_p", c_double),
-        ("min_p", c_double),
-        ("repetition_penalty", c_double),
-        ("no_repeat_ngram", c_int64),
-        ("seed", c_int64),
-        ("stop_tokens", POINTER(c_int64)),
-        ("stop_count", c_size_t),
-    ]
+def _structure(name: str) -> Any:
+    fields = [(field, _ctype(kind)) for field, kind in DECLARED.structures[name].items()]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
-class Beam(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        *((name, c_int64) for name in ("width", "max_tokens", "min_tokens")),
-        *((name, c_int32) for name in ("early_stopping", "forced_end")),
-        ("n_best", c_int64),
-        *((name, c_double) for name in ("length_penalty", "repetition_penalty")),
-        ("no_repeat_ngram", c_int64),
-        ("copy", c_int64),
-    ]
+def _callback(name: str) -> Any:
+    function = DECLARED.callbacks[name]
+    return ctypes.CFUNCTYPE(function.returns and _ctype(function.returns), *map(_ctype, function.takes.values()))
 
 
-class File(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("data", c_char_p), ("bytes", c_size_t)]
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("name", c_char_p),
-        ("dtype", c_char_p),
-        ("rank", c_size_t),
-        ("shape", POINTER(c_int64)),
-        ("data", c_void_p),
-        ("bytes", c_size_t),
-    ]
-
-
-CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64, c_void_p)
-LOG = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+Info, Options, Sampling, Beam, File, Tensor = (
+    _structure(f"t2r_{name}") for name in ("info", "options", "sampling", "beam", "file", "tensor")
+)
+CALLBACK, LOG = _callback("t2r_callback"), _callback("t2r_log")
 
 
 class Failed(Exception):
@@ -115,7 +71,7 @@ class Library:
     def version(self) -> int:
         return int(self._library.t2r_version())
 
-    def options(self, config: Sequence[str] = (), provider: Sequence[str] = (), **values: int) -> Options:
+    def options(self, config: Sequence[str] = (), provider: Sequence[str] = (), **values: int) -> ctypes.Structure:
         made = Options()
         self.call("t2r_defaults", byref(made), c_size_t(ctypes.sizeof(made)))
         for name, value in values.items():
@@ -128,7 +84,7 @@ class Library:
 
     def sampling(
         self, decoder: c_void_p | None = None, stop_tokens: Sequence[int] | None = None, **values: float
-    ) -> Sampling:
+    ) -> ctypes.Structure:
         """The graph's options, or the contract's without a decoder, changed by the arguments."""
         made = Sampling()
         self.call("t2r_sampling_defaults", decoder, byref(made), c_size_t(ctypes.sizeof(made)))
@@ -157,7 +113,7 @@ class Decoder:
         copies = [ctypes.create_string_buffer(content, len(content)) for _, content in files]
         given = (File * len(files))()
         for file, (name, _), copy in zip(given, files, copies, strict=True):
-            file.name, file.data, file.bytes = name.encode(), ctypes.cast(copy, c_char_p), len(copy)
+            file.name, file.data, file.bytes = name.encode(), ctypes.addressof(copy), len(copy)
         called = byref(library.options(**options)), byref(handle)
         library.call("t2r_open_memory", given, c_size_t(len(files)), *called)
         for copy in copies:
@@ -188,7 +144,7 @@ class Decoder:
         return ctypes.string_at(value, size.value).decode() if value.value is not None else None
 
     @property
-    def info(self) -> Info:
+    def info(self) -> ctypes.Structure:
         found = Info()
         self.library.call("t2r_get_info", self.handle, byref(found), c_size_t(ctypes.sizeof(found)))
         return found
@@ -237,7 +193,11 @@ class Decoder:
         return self.generate_with(prompt, most, self.library.sampling(self.handle, **options), callback)
 
     def generate_with(
-        self, prompt: Sequence[int], most: int, sampling: Sampling | None, callback: Callable[[int], int] | None = None
+        self,
+        prompt: Sequence[int],
+        most: int,
+        sampling: ctypes.Structure | None,
+        callback: Callable[[int], int] | None = None,
     ) -> list[int]:
         tokens, count = POINTER(c_int64)(), c_size_t()
         called = CALLBACK(lambda token, _: callback(token)) if callback else CALLBACK(0)

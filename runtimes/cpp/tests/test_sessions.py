@@ -34,7 +34,7 @@ print(kept[1].generate([1], 5, temperature=0.0) == kept[0].generate([1], 5, temp
 @pytest.mark.parametrize("shared, more", [(0, "4 4 2"), (5, "0 0 2")])
 def test_threads_that_graphs_share(release: Path, run: Run, shared: int, more: str) -> None:
     """N threads start N - 1, as the caller is one of them; shared threads are started with the first graph."""
-    place = f"import sys; sys.path.insert(0, {str(HERE / 'tests')!r})"
+    place = f"import sys; sys.path[:0] = {[str(HERE / 'tests'), str(HERE.parent)]!r}"
     said = run(sys.executable, "-c", place + COUNT, release / "libt2r.so", GOLDEN, shared).stdout.splitlines()
     assert said[0] == more and said[2] == "True"
     assert said[1].startswith("state: expected a call before the first graph is opened; received one after it; ")
