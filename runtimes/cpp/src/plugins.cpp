@@ -80,8 +80,13 @@ const OrtEpDevice *device_of(const PluginApi &api, OrtEnv *env, const std::strin
         fail(T2R_PROVIDER, "an execution provider's library in " + printable(path), printable(error.what()),
              "name a plugin of ONNX Runtime, of this system and of its version");
     }
-    for (const OrtEpDevice *const each : devices(api, env))
-        if (!device && std::find(before.begin(), before.end(), each) == before.end()) device = each;
+    try {
+        for (const OrtEpDevice *const each : devices(api, env))
+            if (!device && std::find(before.begin(), before.end(), each) == before.end()) device = each;
+    } catch (...) {
+        Ort::Status(api.unregister_library(env, path.c_str()));  // so that the next opening can register it
+        throw;
+    }
     if (device) return device;
     Ort::ThrowOnError(api.unregister_library(env, path.c_str()));
     fail(T2R_PROVIDER, "a device for " + printable(path), "none", "choose an execution provider for what this machine has");

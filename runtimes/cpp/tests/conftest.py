@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from cpp_build import CHECKED, SANITIZERS, Run, build
+from cpp_build import CHECKED, SANITIZERS, STRICT, Run, build
 from t2r_library import Library
 
 from selection import data, pytest_collection_modifyitems
@@ -56,3 +57,48 @@ def run() -> Run:
 def library(release: Path) -> Library:
     """libt2r, or the sanitized one that the environment names."""
     return Library(Path(os.environ.get("T2R_LIBRARY") or release / "libt2r.so"))
+
+
+@pytest.fixture(scope="session")
+def plugin() -> str:
+    """The library's path."""
+    if importlib.util.find_spec("onnxruntime_ep_t2r") is None:
+        (pytest.fail if STRICT else pytest.skip)("onnxruntime_ep_t2r is not installed: pip install ./runtimes/provider")
+    import onnxruntime_ep_t2r
+
+    return onnxruntime_ep_t2r.get_library_path()
+
+
+@pytest.fixture(scope="session")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of vectors of 5 with a growing cache, with and without a prefill graph; one of tokens in both forms."""
+    import dataclasses
+
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.config.attention import HeadsConfig
+    from t2r_export.config.export import ExportConfig
+    from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
+    from t2r_export.config.uniform import UniformConfig
+    from t2r_export.export import export
+    from t2r_export.model.initialize import initialize
+
+    folder = tmp_path_factory.mktemp("vectors")
+    heads = HeadsConfig(heads=2, kv_heads=1, head_size=4)
+    config = UniformConfig(
+        vocab_size=7,
+        width=8,
+        layers=(LinearConfig(3), SoftmaxConfig()),
+        attention=heads,
+        ffn_size=6,
+        position="rotary",
+        tied_head=False,
+    )
+    for name, size in (("ear", 5), ("words", None)):
+        made = dataclasses.replace(config, input_size=size)
+        checkpoint.save(folder / f"{name}.pt", initialize(made.build(), seed=2), None, {})
+    ear, words = (checkpoint.load(folder / f"{name}.pt") for name in ("ear", "words"))
+    export(ear, folder / "steps.onnx")
+    export(ear, folder / "ear.onnx", ExportConfig(prefill=True))
+    export(words, folder / "embeds.onnx", ExportConfig(inputs_embeds=True, prefill=True))
+    export(words, folder / "words.onnx", ExportConfig(prefill=True))
+    return folder

@@ -178,7 +178,7 @@ const OrtApiBase *__real_OrtGetApiBase() noexcept;
 const OrtApiBase *__wrap_OrtGetApiBase() noexcept {
     static const auto api = [](uint32_t version) noexcept -> const OrtApi * {
         using A = OrtApi;
-        return faults::table_of<&A::SetLanguageProjection, &A::AddRunConfigEntry, &A::AddSessionConfigEntry, &A::AddExternalInitializersFromFilesInMemory, &A::AllocatorFree,
+        const OrtApi *const table = faults::table_of<&A::SetLanguageProjection, &A::AddRunConfigEntry, &A::AddSessionConfigEntry, &A::AddExternalInitializersFromFilesInMemory, &A::AllocatorFree,
                                 &A::BindInput, &A::BindOutput, &A::CastTypeInfoToTensorInfo, &A::CreateCpuMemoryInfo,
                                 &A::CreateEnvWithCustomLogger, &A::CreateEnvWithCustomLoggerAndGlobalThreadPools, &A::CreateIoBinding,
                                 &A::CreateRunOptions, &A::CreateSession, &A::CreateSessionFromArray, &A::CreateSessionOptions, &A::CreateStatus,
@@ -193,6 +193,13 @@ const OrtApiBase *__wrap_OrtGetApiBase() noexcept {
                                 &A::SessionGetOutputCount, &A::SessionGetOutputName, &A::SessionGetOutputTypeInfo, &A::SetGlobalInterOpNumThreads,
                                 &A::SetGlobalIntraOpNumThreads, &A::SetIntraOpNumThreads, &A::SetSessionLogSeverityLevel>(
             __real_OrtGetApiBase()->GetApi(version));
+        // plugins.cpp
+        faults::wrap_at<301, OrtStatus *, OrtEnv *, const char *, const ORTCHAR_T *>();
+        faults::wrap_at<302, OrtStatus *, OrtEnv *, const char *>();
+        faults::wrap_at<303, OrtStatus *, const OrtEnv *, const void *, std::size_t *>();
+        faults::wrap_at<304, OrtStatus *, OrtSessionOptions *, OrtEnv *, const void *, std::size_t, const void *, const void *, std::size_t>();
+        faults::wrap_at<312, const char *, const void *>();
+        return table;
     };
     static const OrtApiBase base = {api, __real_OrtGetApiBase()->GetVersionString};
     return &base;

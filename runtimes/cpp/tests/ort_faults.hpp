@@ -16,7 +16,10 @@
 namespace faults {
 
 inline const OrtApi *real;
-inline OrtApi table;
+inline union Table {
+    OrtApi known;                // to the header
+    void (*functions[512])();    // also of newer versions, which only append
+} table;
 
 template <std::size_t place> void unknown() {
     std::fprintf(stderr, "expected functions of OrtApi that faults.cpp names; received a call of number %zu; add it\n", place);
@@ -25,7 +28,7 @@ template <std::size_t place> void unknown() {
 
 template <std::size_t... places> void forget_all(std::index_sequence<places...>) {
     void (*const none[])() = {unknown<places>...};
-    std::memcpy(static_cast<void *>(&table), none, sizeof none);
+    std::memcpy(table.functions, none, sizeof none);
 }
 
 template <auto member, class R, class... A> R called(A... given) noexcept {
@@ -35,15 +38,26 @@ template <auto member, class R, class... A> R called(A... given) noexcept {
     return (real->*member)(given...);
 }
 
-template <auto member, class R, class... A> void wrap(R (*OrtApi::*)(A...)) { table.*member = &called<member, R, A...>; }
-template <auto member, class R, class... A> void wrap(R (*OrtApi::*)(A...) noexcept) { table.*member = &called<member, R, A...>; }
+template <auto member, class R, class... A> void wrap(R (*OrtApi::*)(A...)) { table.known.*member = &called<member, R, A...>; }
+template <auto member, class R, class... A> void wrap(R (*OrtApi::*)(A...) noexcept) { table.known.*member = &called<member, R, A...>; }
 
 // The table with these functions.
 template <auto... members> const OrtApi *table_of(const OrtApi *of) {
     real = of;
-    forget_all(std::make_index_sequence<sizeof(OrtApi) / sizeof(void *)>());
+    forget_all(std::make_index_sequence<sizeof table / sizeof(void *)>());
     (wrap<members>(members), ...);
-    return &table;
+    return &table.known;
+}
+
+// A function at a place that the header may not know.
+template <std::size_t place, class R, class... A> void wrap_at() {
+    const auto function = [](A... given) noexcept -> R {
+        if constexpr (std::is_same_v<R, OrtStatus *>)
+            if (fails(Kind::onnxruntime)) return real->CreateStatus(ORT_FAIL, "a planned fault");
+        const Inside inside;
+        return reinterpret_cast<R (*)(A...)>(reinterpret_cast<void (*const *)()>(real)[place])(given...);
+    };
+    table.functions[place] = reinterpret_cast<void (*)()>(static_cast<R (*)(A...) noexcept>(function));
 }
 
 }  // namespace faults

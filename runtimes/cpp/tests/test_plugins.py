@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import shutil
@@ -17,16 +16,6 @@ from test_calls import cancelled
 
 WARNING, FATAL = 2, 4  # levels of the log
 ANYWHERE = ["session.disable_cpu_ep_fallback", "0"]  # with it, caches are not in place: the CPU may run nodes
-
-
-@pytest.fixture(scope="module")
-def plugin() -> str:
-    """The library's path."""
-    if importlib.util.find_spec("onnxruntime_ep_t2r") is None:
-        (pytest.fail if STRICT else pytest.skip)("onnxruntime_ep_t2r is not installed: pip install ./runtimes/provider")
-    import onnxruntime_ep_t2r
-
-    return onnxruntime_ep_t2r.get_library_path()
 
 
 @pytest.mark.parametrize("name", ["tiny", "gated", "packed", "window", "prefill", "top3", "w4", "w8"])

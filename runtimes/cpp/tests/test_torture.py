@@ -12,18 +12,33 @@ TEXTS = ["bytes", "pieces", "unigram"]
 PLANS = [
     *(("memory", how, case, 300) for how in ("once", "on") for case in ("decoder", "translator", "batch", *TEXTS)),
     *(("memory", "once", case, 500) for case in ("rows", "companion")),
+    *((kind, "once", case, 100) for kind in ("memory", "onnxruntime") for case in ("adapters", "vectors", "plugin")),
     *(("files", how, case, 10) for how in ("once", "on") for case in ("decoder", "companion", "translator")),
     *(("onnxruntime", "once", case, 200) for case in ("decoder", "rows", "companion", "translator", "batch")),
 ]
 
 
+@pytest.fixture
+def folder(case: str, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The graphs of a case."""
+    if case == "vectors":
+        return request.getfixturevalue("vectors")
+    if case != "plugin":
+        return GOLDEN
+    (tmp_path / "plugin.so").symlink_to(request.getfixturevalue("plugin"))
+    (tmp_path / "tiny-hybrid.onnx").symlink_to(GOLDEN / "tiny-hybrid.onnx")
+    return tmp_path
+
+
 @pytest.mark.parametrize("kind, how, case, least", PLANS)
-def test_each_fault(checked: Path, run: Run, tmp_path: Path, kind: str, how: str, case: str, least: int) -> None:
+def test_each_fault(
+    checked: Path, run: Run, tmp_path: Path, folder: Path, kind: str, how: str, case: str, least: int
+) -> None:
     """Each call fails with the right kind and changes nothing, then succeeds; the results are those without faults."""
 
     def tortured(kind: str) -> tuple[str, int]:
         (tmp_path / kind).mkdir()
-        done = run(checked / "torture", kind, how, GOLDEN, tmp_path / kind, case)
+        done = run(checked / "torture", kind, how, folder, tmp_path / kind, case)
         return done.stdout, int(done.stderr.split()[-2])
 
     results, faults = tortured(kind)

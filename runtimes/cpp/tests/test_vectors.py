@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import os
 from pathlib import Path
 
@@ -14,47 +13,15 @@ from cpp_build import GOLDEN, HERE, Run
 from t2r_library import Decoder, Failed, Library, numbers
 
 import t2r_runtime
-from t2r_export.checkpoints import checkpoint
-from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
-from t2r_export.config.uniform import UniformConfig
-from t2r_export.export import export
-from t2r_export.model.initialize import initialize
 
-SIZE, OUTPUTS = 5, 7
+SIZE = 5
 random = np.random.default_rng(3)
 
 
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of vectors with a growing cache, with and without a prefill graph; and one of tokens in both forms."""
-    folder = tmp_path_factory.mktemp("vectors")
-    heads = HeadsConfig(heads=2, kv_heads=1, head_size=4)
-    config = UniformConfig(
-        vocab_size=OUTPUTS,
-        width=8,
-        layers=(LinearConfig(3), SoftmaxConfig()),
-        attention=heads,
-        ffn_size=6,
-        position="rotary",
-        tied_head=False,
-    )
-    for name, size in (("ear", SIZE), ("words", None)):
-        made = dataclasses.replace(config, input_size=size)
-        checkpoint.save(folder / f"{name}.pt", initialize(made.build(), seed=2), None, {})
-    ear, words = (checkpoint.load(folder / f"{name}.pt") for name in ("ear", "words"))
-    export(ear, folder / "steps.onnx")
-    export(ear, folder / "ear.onnx", ExportConfig(prefill=True))
-    export(words, folder / "embeds.onnx", ExportConfig(inputs_embeds=True, prefill=True))
-    export(words, folder / "words.onnx", ExportConfig(prefill=True))
-    return folder
-
-
 @pytest.mark.parametrize("name", ["steps", "ear", "embeds"])
-def test_equal_to_python(name: str, graphs: Path, library: Library) -> None:
+def test_equal_to_python(name: str, vectors: Path, library: Library) -> None:
     """In steps, in prompts longer than a run, and with rows that are reordered, copied and saved."""
-    ours, theirs = Decoder(library, graphs / f"{name}.onnx"), t2r_runtime.Decoder(graphs / f"{name}.onnx")
+    ours, theirs = Decoder(library, vectors / f"{name}.onnx"), t2r_runtime.Decoder(vectors / f"{name}.onnx")
     size = theirs.signature.input_size
     assert (ours.info.input_size, bool(ours.info.prefills)) == (size, name != "steps")
     assert size is not None
@@ -91,28 +58,28 @@ int main(int, char **arguments) {
 """
 
 
-def test_the_cpp_header_reads_vectors(graphs: Path, release: Path, run: Run, tmp_path: Path) -> None:
+def test_the_cpp_header_reads_vectors(vectors: Path, release: Path, run: Run, tmp_path: Path) -> None:
     """Two vectors of each of two sequences; and data that is no whole number of vectors."""
     (tmp_path / "p.cpp").write_text(PROGRAM)
     here = [f"-I{HERE / 'include'}", f"-L{release}", "-lt2r", f"-Wl,-rpath,{release}"]
     run(os.environ.get("CXX", "c++"), "-std=c++17", tmp_path / "p.cpp", "-o", tmp_path / "p", *here)
-    *found, kind = run(tmp_path / "p", graphs / "ear.onnx").stdout.split()
+    *found, kind = run(tmp_path / "p", vectors / "ear.onnx").stdout.split()
     given = [0.5, 1, -1, 2, 0, 1, 1, 0, 0, -2, 3, 1, 0, 1, 1, 0.25, 1, 1, 2, 3]
-    theirs = t2r_runtime.Decoder(graphs / "ear.onnx")
+    theirs = t2r_runtime.Decoder(vectors / "ear.onnx")
     theirs.reset(2)
     expected = theirs.prefill(np.array(given, np.float32).reshape(2, 2, SIZE))
     np.testing.assert_allclose(np.array(found, float), expected.ravel(), atol=2e-5)
     assert kind == "batch"
 
 
-def test_tokens_behind_vectors(graphs: Path, library: Library, tmp_path: Path) -> None:
+def test_tokens_behind_vectors(vectors: Path, library: Library, tmp_path: Path) -> None:
     """The vector form of a model reads a prefix, and the token form generates the text after it."""
-    reader, writer = Decoder(library, graphs / "embeds.onnx"), Decoder(library, graphs / "words.onnx")
+    reader, writer = Decoder(library, vectors / "embeds.onnx"), Decoder(library, vectors / "words.onnx")
     picture = random.normal(size=(1, 4, 8)).astype(np.float32)
     reader.read_vectors(picture)
     reader.save(tmp_path / "s.npz")
     writer.load(tmp_path / "s.npz")
-    other, tokens = t2r_runtime.Decoder(graphs / "embeds.onnx"), t2r_runtime.Decoder(graphs / "words.onnx")
+    other, tokens = t2r_runtime.Decoder(vectors / "embeds.onnx"), t2r_runtime.Decoder(vectors / "words.onnx")
     other.prefill(picture[0])
     tokens.set_state(other.state(), other.position)
     sampling = t2r_runtime.Sampling(0)
@@ -120,9 +87,9 @@ def test_tokens_behind_vectors(graphs: Path, library: Library, tmp_path: Path) -
     assert writer.generate([1], 6, temperature=0.0) == tokens.generate([1], max_tokens=6, sampling=sampling)
 
 
-def test_what_is_refused(graphs: Path, library: Library, tmp_path: Path) -> None:
+def test_what_is_refused(vectors: Path, library: Library, tmp_path: Path) -> None:
     """Refused calls have read nothing."""
-    ear, words = Decoder(library, graphs / "ear.onnx"), Decoder(library, GOLDEN / "tiny.onnx")
+    ear, words = Decoder(library, vectors / "ear.onnx"), Decoder(library, GOLDEN / "tiny.onnx")
     rows, one = np.zeros((1, 2, SIZE), np.float32), ctypes.c_size_t(1)
     only = "^graph: expected a graph that reads token ids; received one that reads vectors of 5 elements"
     for call, message in (
@@ -149,7 +116,7 @@ def test_what_is_refused(graphs: Path, library: Library, tmp_path: Path) -> None
         assert ear.info.position == words.info.position == 0
     library.call("t2r_read_vectors", ear.handle, (ctypes.c_float * SIZE)(), one, one, ctypes.c_size_t(SIZE), None)
     assert ear.info.position == 1  # logits may be NULL
-    model = onnx.load(graphs / "ear.onnx")
+    model = onnx.load(vectors / "ear.onnx")
     for value, message in (
         ("6", "interface"),
         ("0", "metadata"),
@@ -165,6 +132,6 @@ def test_what_is_refused(graphs: Path, library: Library, tmp_path: Path) -> None
                     changed.metadata_props.remove(entry)
                 else:
                     entry.value = value
-        onnx.save(changed, graphs / "changed.onnx")
+        onnx.save(changed, vectors / "changed.onnx")
         with pytest.raises(Failed, match=f"^{message}: "):
-            Decoder(library, graphs / "changed.onnx")
+            Decoder(library, vectors / "changed.onnx")

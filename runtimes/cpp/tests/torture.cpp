@@ -92,9 +92,8 @@ t2r_options options() {
 }
 
 // Opened twice: the first opening also creates what all share.
-t2r_decoder *opened(const char *name) {
+t2r_decoder *opened(const char *name, const t2r_options &chosen = options()) {
     const std::string path = golden + "/" + name + ".onnx";
-    const t2r_options chosen = options();
     t2r_decoder *first = nullptr, *decoder = nullptr;
     each_fault("open", [&] { return t2r_open(path.c_str(), &chosen, &first); }, [&] { return std::string(first ? "open" : ""); });
     each_fault("open again", [&] { return t2r_open(path.c_str(), &chosen, &decoder); }, [&] { return std::string(decoder ? "open" : ""); });
@@ -281,6 +280,53 @@ void companion() {
     must(t2r_close(decoder));
 }
 
+void adapters() {
+    t2r_decoder *const decoder = opened("adapters");
+    const char *const names[] = {"poems-2", nullptr};
+    const Ids pair = {7, 2};
+    const float *logits = nullptr;
+    must(t2r_reset(decoder, 2));
+    for (int i = 0; i < 2; i++) {
+        each_fault("adapt", [&] { return t2r_adapt(decoder, names + i, 2 - i); }, states_of(decoder));
+        each_fault("step", [&] { return t2r_step(decoder, pair.data(), 2, &logits); }, states_of(decoder));
+        show("step", logits, 2 * static_cast<std::size_t>(info_of(decoder).vocab_size));
+    }
+    must(t2r_close(decoder));
+}
+
+void vectors() {
+    t2r_decoder *const decoder = opened("ear");
+    const auto size = static_cast<std::size_t>(info_of(decoder).input_size);
+    std::vector<float> given(3 * size);
+    for (std::size_t i = 0; i < given.size(); i++) given[i] = 0.25f * static_cast<float>(i % 7) - 0.5f;
+    const float *logits = nullptr;
+    for (const std::size_t length : {3, 3, 1, 1})  // the first opens the prefill graph
+        each_fault("read vectors", [&] { return t2r_read_vectors(decoder, given.data(), 1, length, size, &logits); }, states_of(decoder));
+    show("vectors", logits, static_cast<std::size_t>(info_of(decoder).vocab_size));
+    must(t2r_close(decoder));
+}
+
+// An execution provider in a library, whose own operations never fail here; caches grow in place.
+void plugin() {
+    const std::string path = golden + "/plugin.so";
+    const char *const provider[] = {path.c_str(), "threads", "1"};
+    t2r_options chosen = options();
+    chosen.provider = provider;
+    chosen.provider_count = 3;
+    t2r_decoder *const decoder = opened("tiny-hybrid", chosen);
+    const Ids one = {7}, twice = {0, 0};
+    const float *logits = nullptr;
+    for (int i = 0; i < 3; i++) each_fault("step", [&] { return t2r_step(decoder, one.data(), 1, &logits); }, states_of(decoder));
+    show("step", logits, static_cast<std::size_t>(info_of(decoder).vocab_size));
+    for (int i = 0; i < 3; i++) {  // no state is read between them
+        must(t2r_step(decoder, one.data(), 1, nullptr));
+        each_fault("step in place", [&] { return t2r_step(decoder, one.data(), 1, &logits); });
+    }
+    show("step in place", logits, static_cast<std::size_t>(info_of(decoder).vocab_size));
+    each_fault("reorder", [&] { return t2r_reorder(decoder, twice.data(), 2); });
+    must(t2r_close(decoder));
+}
+
 void translator() {
     t2r_decoder *const decoder = opened("translator-copies");
     const Ids source = {35, 0, 18, 35, 35, 36, 0, 19, 26, 40, 36}, lengths = {5, 3}, sources = {35, 2, 8, 9, 11, 4, 6, 8, 0, 0};
@@ -442,6 +488,7 @@ void tears() {
 
 const std::map<std::string, void (*)()> cases = {
     {"decoder", decoder}, {"rows", rows}, {"companion", companion}, {"translator", translator}, {"batch", batch},
+    {"adapters", adapters}, {"vectors", vectors}, {"plugin", plugin},
     {"bytes", [] { text("bytes"); }}, {"pieces", [] { text("pieces"); }}, {"unigram", [] { text("unigram"); }},
     {"leaks", leaks}, {"swallows", swallows}, {"mistakes", mistakes}, {"changes", changes}, {"tears", tears},
 };
