@@ -6,8 +6,11 @@ the importers of Hugging Face folders read the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from t2r_export.checkpoints.gguf.architecture import (
     ENDS,
+    EPS,
     EXPERT,
     NAMES,
     Architecture,
@@ -52,6 +55,14 @@ OF_GPT2 = {
     "ffn_norm": "ln_2",
     "ffn_up": "mlp.c_fc",
     "ffn_down": "mlp.c_proj",
+}
+OF_BLOOM = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
 }
 OF_GPT_NEOX = {
     "attn_norm": "input_layernorm",
@@ -107,7 +118,9 @@ def _gemma2(data: Metadata, model_type: str = "gemma2", largest: int = 46) -> Co
     found = sizes(data, model_type)
     wide = found["num_hidden_layers"] == largest
     return found | {
-        "query_pre_attn_scalar": found["hidden_size"] // found["num_attention_heads"] if wide else found["head_dim"],
+        "query_pre_attn_scalar": found["hidden_size"] // max(found["num_attention_heads"], 1)
+        if wide
+        else found["head_dim"],
         "sliding_window": data.get("attention.sliding_window"),
         "attn_logit_softcapping": data.get("attn_logit_softcapping", NUMBER, 0.0) or None,
         "final_logit_softcapping": data.get("final_logit_softcapping", NUMBER, 0.0) or None,
@@ -159,9 +172,22 @@ def _gpt_neox(data: Metadata) -> Config:
     }
 
 
-def _of_heads(config: Config) -> dict[str, Change]:
-    """Rows of q, k and v that alternate by heads."""
-    return {"attn_qkv": permuted((3, config["num_attention_heads"], -1), (1, 0, 2)).load}
+def _bloom(data: Metadata) -> Config:
+    data.get("feed_forward_length")  # four times the width
+    return {
+        "model_type": "bloom",
+        "vocab_size": data.rows("token_embd.weight"),
+        "hidden_size": data.get("embedding_length"),
+        "n_layer": data.layers,
+        "n_head": data.same("attention.head_count_kv", data.same("attention.head_count")),
+        "layer_norm_epsilon": data.get(EPS, NUMBER),
+        "tie_word_embeddings": "output.weight" not in data.tensors,
+    }
+
+
+def _of_heads(key: str) -> Callable[[Config], dict[str, Change]]:
+    """Rows of q, k and v that alternate by heads, whose number has this key."""
+    return lambda config: {"attn_qkv": permuted((3, config[key], -1), (1, 0, 2)).load}
 
 
 def _starcoder2(data: Metadata) -> Config:
@@ -180,6 +206,18 @@ def _stablelm(data: Metadata) -> Config:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "bloom": Architecture(
+        _bloom,
+        OF_BLOOM,
+        {
+            "token_embd": "transformer.word_embeddings",
+            "token_embd_norm": "transformer.word_embeddings_layernorm",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        "transformer.h.{}",
+        _of_heads("n_head"),
+    ),
     "gemma": Architecture(lambda data: sizes(data, "gemma"), changes=less_one([*NAMES, *ENDS])),
     "gemma2": Architecture(_gemma2, GEMMA2, changes=less_one([*GEMMA2, *ENDS])),
     "gemma3": Architecture(_gemma3, GEMMA2, changes=less_one([*GEMMA2, *ENDS])),
@@ -200,7 +238,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         OF_GPT_NEOX,
         {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "lm_head"},
         "gpt_neox.layers.{}",
-        _of_heads,
+        _of_heads("num_attention_heads"),
     ),
     "granite": Architecture(_granite, changes=neighbours),
     "llama": Architecture(_llama, OF_LLAMA, changes=neighbours),

@@ -17,6 +17,7 @@ QWEN2 = rf"{_WORD}|\p{{N}}|{_SIGNS}|{_SPACES}"
 QWEN35 = rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 TEKKEN = rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_SIGNS}|{_SPACES}"
 GPT4O = rf"{_CASED[0]}{_ENDINGS}?|{_CASED[1]}{_ENDINGS}?|\p{{N}}{{1,3}}|{_CASED_SIGNS}|{_SPACES}"
+BLOOM = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 SEED = rf"{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
 Part = dict[str, Any]
 
@@ -36,6 +37,15 @@ _EACH_RUN: Part = {"type": "Digits", "individual_digits": False}
 DEEPSEEK_CODER = (
     *_split("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
     _EACH_DIGIT,
+    _level(False),
+)
+HUNYUAN = (
+    *_split(
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+    ),
     _level(False),
 )
 FALCON = ({"type": "Punctuation", "behavior": "Contiguous"}, _level(True), _EACH_RUN, *_split("[0-9][0-9][0-9]"))
@@ -80,6 +90,8 @@ _NAMES = {
     "stablelm2": Cut(QWEN2),
     "qwen35": Cut(QWEN35, nfc=True),
     "tekken": Cut(TEKKEN, whole=True),
+    "bloom": Cut(BLOOM),
+    "hunyuan-dense": Cut(parts=HUNYUAN),
     "seed-coder": Cut(SEED),
     "deepseek-coder": Cut(parts=DEEPSEEK_CODER),
     "falcon": Cut(parts=FALCON),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from t2r_export.checkpoints.gguf.architecture import (
     ATTENTION,
     DENSE,
@@ -29,6 +31,10 @@ OF_GLM4 = {
     "post_ffw_norm": "post_mlp_layernorm",
 }
 OF_PHI2 = {**NAMES, "attn_output": "self_attn.dense", "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2"}
+OF_HUNYUAN = {
+    **NAMES,
+    **{f"attn_{part}_norm": f"self_attn.{name}_layernorm" for part, name in (("q", "query"), ("k", "key"))},
+}
 OF_SEED = {name: place for name, place in NAMES.items() if name != "ffn_norm"} | {
     "post_attention_norm": "post_attention_layernorm"
 }
@@ -58,6 +64,19 @@ def _partial(data: Metadata, model_type: str, eps: str, lacks: str = "") -> Conf
 
 def _glm4(data: Metadata) -> Config:
     return _partial(data, "glm4", "rms_norm_eps") | {"attention_bias": has(data, "attn_q.bias")}
+
+
+def _ministral3(data: Metadata) -> Config:
+    """Ministral 3, or Mistral 3, whose queries are not scaled by position."""
+    found = sizes(data, "ministral3") | {"sliding_window": None}
+    rope, scales = found["rope_parameters"], data.get("attention.temperature_scale", NUMBER, 0.0)
+    rope |= {
+        "llama_4_scaling_beta": scales,
+        "original_max_position_embeddings": found["max_position_embeddings"],
+    } | rope
+    if spread := data.get("rope.scaling.yarn_log_multiplier", NUMBER, 0.0):
+        rope["attention_factor"] /= 1 + 0.1 * spread * math.log(max(rope["factor"], 1.0))
+    return found
 
 
 def _olmo(data: Metadata) -> Config:
@@ -93,6 +112,11 @@ LLAMAS: dict[str, Architecture] = {
     "ernie4_5": Architecture(lambda data: sizes(data, "ernie4_5")),
     "exaone4": Architecture(_exaone4, NORMS_AFTER),
     "glm4": Architecture(_glm4, OF_GLM4),
+    "hunyuan-dense": Architecture(
+        lambda data: sizes(data, "hunyuan_v1_dense") | {"attention_bias": has(data, "attn_q.bias")}, OF_HUNYUAN
+    ),
+    "jais2": Architecture(lambda data: sizes(data, "jais2", "layer_norm_eps") | biases(data)),
+    "mistral3": Architecture(_ministral3, changes=neighbours),
     "nemotron": Architecture(
         lambda data: _partial(data, "nemotron", "norm_eps") | biases(data),
         changes=less_one(f"{name}.weight" for name in NORMS),

@@ -23,7 +23,7 @@ def rope_parameters(data: Metadata, head_size: int) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": data.get("rope.freq_base", NUMBER, 10000.0)}
     rotated = data.get("rope.dimension_count", int, head_size)
     if rotated != head_size:
-        rope["partial_rotary_factor"] = rotated / head_size
+        rope["partial_rotary_factor"] = rotated / max(head_size, 1)
     kind = data.get("rope.scaling.type", str, "none")
     factor = data.get("rope.scaling.factor", NUMBER, 0.0) or 1.0
     trained = data.get("context_length")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from checkpoints.gguf.writer import Arrays, Values, adjacent, changed, rms, sizes
 
 
@@ -58,16 +60,62 @@ def partial(config: Any) -> Values:
     return rms(config) | {"rope.dimension_count": int(config.head_dim * share)}
 
 
+def ministral3(config: Any) -> Values:
+    rope = config.rope_parameters
+    return rms(config) | {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+    }
+
+
+def bloom(config: Any) -> Values:
+    return {
+        "context_length": 50,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": 4 * config.hidden_size,
+        "block_count": config.n_layer,
+        "attention.head_count": config.n_head,
+        "attention.head_count_kv": config.n_head,
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
+    }
+
+
+def by_parts(tensors: Arrays, config: Any) -> Arrays:
+    """Rows of all queries, of all keys and of all values, in place of those of each head."""
+
+    def turned(tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        split = tensor.reshape(config.num_attention_heads, 3, -1, *tensor.shape[1:])
+        return split.swapaxes(0, 1).reshape(tensor.shape)
+
+    return {name: turned(tensor) if "attn_qkv" in name else tensor for name, tensor in tensors.items()}
+
+
 def olmo(config: Any) -> Values:
     rope = {"rope.freq_base": config.rope_parameters["rope_theta"], "rope.scaling.type": "none"}
     return sizes(config) | rope | {"attention.layer_norm_epsilon": 1e-5}
 
 
+MINISTRAL = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 3.0,
+    "original_max_position_embeddings": 10,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
 WINDOWS = {"sliding_window": 5, "num_hidden_layers": 5}
 COHERE = {"logit_scale": 0.3, "layer_norm_eps": 1e-3, "pad_token_id": 0}
 # name -> architecture, family in transformers, its config, keys, and change of tensors
 LLAMAS: dict[str, tuple[Any, ...]] = {
     "arcee": ("arcee", "Arcee", {"attention_bias": True, "mlp_bias": True}, rms, by_neighbours),
+    "bloom": ("bloom", "Bloom", {"n_layer": 3, "n_head": 6}, bloom, by_parts),
+    "hunyuan-dense": ("hunyuan-dense", "HunYuanDenseV1", {"head_dim": 10, "attention_bias": True}, rms, same),
+    "jais2": ("jais2", "Jais2", {"layer_norm_eps": 1e-3}, layer_norms, same),
+    "mistral3": ("mistral3", "Ministral3", {"head_dim": 10, "rope_parameters": MINISTRAL}, ministral3, by_neighbours),
     "command-r": ("command-r", "Cohere", COHERE, scaled_logits, same),
     "cohere2": ("cohere2", "Cohere2", COHERE | WINDOWS, cohere2, same),
     "ernie4_5": ("ernie4_5", "Ernie4_5", {"head_dim": 10, "pad_token_id": 0}, rms, same),

@@ -16,7 +16,7 @@ import torch
 
 from checkpoints.gguf.expert_files import EXPERTS
 from checkpoints.gguf.hybrid_files import HYBRIDS
-from checkpoints.gguf.llama_files import LLAMAS, by_neighbours, layer_norms, more_one, same
+from checkpoints.gguf.llama_files import LLAMAS, by_neighbours, by_parts, layer_norms, more_one, same
 from checkpoints.gguf.writer import (
     Arrays,
     Values,
@@ -155,16 +155,6 @@ def with_long_factors(tensors: Arrays, config: Any) -> Arrays:
 def transposed(tensors: Arrays, config: Any) -> Arrays:
     names = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
     return {name: tensor.T if name.endswith(names) else tensor for name, tensor in tensors.items()}
-
-
-def by_parts(tensors: Arrays, config: Any) -> Arrays:
-    """Rows of all queries, of all keys and of all values, in place of those of each head."""
-
-    def turned(tensor: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        split = tensor.reshape(config.num_attention_heads, 3, -1, *tensor.shape[1:])
-        return split.swapaxes(0, 1).reshape(tensor.shape)
-
-    return {name: turned(tensor) if "attn_qkv" in name else tensor for name, tensor in tensors.items()}
 
 
 def granite(config: Any) -> Values:
@@ -334,6 +324,7 @@ def test_weights_are_the_dequantized_blocks_to_the_bit(tmp_path: Path) -> None:
         ({"rope.scaling.type": "dynamic"}, "llama.rope.scaling.type in .* to be none, linear or yarn"),
         ({"rope.dimension_count": 2}, "partial_rotary_factor in .* to be absent or 1"),
         ({"embedding_length": "wide"}, "llama.embedding_length in .* to be int; received 'wide'"),
+        ({"attention.key_length": 0}, "head_dim in model.gguf to be"),
         ({"attention.head_count": 5}, "num_key_value_heads in model.gguf to be a divisor"),
         ({"attention.key_length": 1 << 31}, "partial_rotary_factor in .* to be absent or 1"),
         ({"nextn_predict_layers": 2}, "block_count in .* to be at most 1024, and more than nextn_predict_layers=2"),

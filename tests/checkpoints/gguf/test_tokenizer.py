@@ -63,6 +63,8 @@ SPLITS = {
 PARTS = {
     "smollm": FAMILIES["smollm"],
     "falcon": FAMILIES["falcon"],
+    "bloom": FAMILIES["bloom"],
+    "hunyuan-dense": FAMILIES["hunyuan"],
     "seed-coder": FAMILIES["seed-oss"],
     "deepseek-coder": [
         *map(split, ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")),

@@ -78,6 +78,7 @@ def tensors_of(model: Any, architecture: str) -> Arrays:
         if model.config.tie_word_embeddings and name in ("lm_head.weight", "embed_out.weight"):
             continue
         known = name.replace("model.", "backbone.", 1) if architecture == "nemotron_h" else name
+        known = known.removeprefix("transformer.") if architecture == "bloom" else known
         whole = names.get_name(known, try_suffixes=(".weight", ".bias"))
         if whole is None and (ours := next((ours for end, ours in OTHERS.items() if name.endswith(end)), None)):
             [layer] = re.findall(r"[.](\d+)[.]", name)
