@@ -18,8 +18,10 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Darwin")
 set(CMAKE_SHARED_MODULE_CREATE_CXX_FLAGS -dynamiclib)\n")
 endif()
 
-set(CMAKE_C_COMPILER ${T2R_ZIG} cc -target ${T2R_ZIG_TARGET})
-set(CMAKE_CXX_COMPILER ${T2R_ZIG} c++ -target ${T2R_ZIG_TARGET})
+# -s: no debugging information, of which zig's C++ library alone has 14 MB; this machine's strip cannot read the files.
+# In the first of the flags: with others, as cmake's first checks have, zig would compile its C++ library a second time.
+set(CMAKE_C_COMPILER ${T2R_ZIG} cc -s -target ${T2R_ZIG_TARGET})
+set(CMAKE_CXX_COMPILER ${T2R_ZIG} c++ -s -target ${T2R_ZIG_TARGET})
 # cmake runs these as programs of one word
 foreach(T2R_PROGRAM ar ranlib dlltool)
   set(T2R_FILE ${CMAKE_BINARY_DIR}/zig-${T2R_PROGRAM})
@@ -30,10 +32,8 @@ foreach(T2R_PROGRAM ar ranlib dlltool)
 endforeach()
 set(CMAKE_RC_COMPILER ${T2R_ZIG})  # cmake asks for one on Windows; there are no resources
 
-# without debugging information, of which zig's C++ library alone brings 14 MB; this machine's strip cannot read the files
-set(CMAKE_C_FLAGS_INIT -s)
 # a macro of Microsoft's headers, which ONNX Runtime's use on Windows
-set(CMAKE_CXX_FLAGS_INIT "-s \"-D_Return_type_success_(x)=\"")
+set(CMAKE_CXX_FLAGS_INIT "\"-D_Return_type_success_(x)=\"")
 # The linker writes final files: a program that edits one would break the signature that macOS asks for.
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_BUILD_WITH_INSTALL_NAME_DIR ON)
