@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ FORMATS = {
     "IQ4_XS": (8, 32, False),
     "MXFP4": (8, 32, False),
     "TQ1_0": (4, 128, False),
+    "TQ2_0": (4, 128, False),
 }
 SCALES = {
     "Q2_K": (80, 82),
@@ -70,6 +74,15 @@ def restored(matrix: Floats, form: Form) -> Floats:
     values = (levels.astype(np.float32) - np.float32(form.middle)) * scales[..., None]
     values = values if offsets is None else values + offsets[..., None]
     return values.reshape(len(matrix), -1)[:, : matrix.shape[1]]
+
+
+def test_the_docs_have_a_row_of_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quantization.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([A-Z\d_, ]+) \| (\d .+) \|$", page, re.MULTILINE)
+    found = {name: form for names, form in rows for name in names.split(", ")}
+    assert found.keys() == {*TYPES} - {"F32", "F16", "BF16"}
+    for name, (bits, size, offsets) in FORMATS.items():
+        assert found[name] == f"{bits} bits, blocks of {size}" + ", with offsets" * offsets
 
 
 @pytest.mark.parametrize("name", [name for name in TYPES if name not in ("F32", "F16", "BF16")])

@@ -50,6 +50,7 @@ LIKE: dict[str, tuple[dict[str, Any], Values]] = {
         {"expert_shared_feed_forward_length": 11},
     ),
     "granitemoe shared": ({}, {"expert_shared_feed_forward_length": 7}),
+    "hunyuan-dense": ({"attention_bias": False}, {}),
     "jamba without experts": ({"mamba_proj_bias": False}, {"expert_count": 0, "expert_used_count": 0}),
     "lfm2moe": ({"routed_scaling_factor": 1.0}, {}),
     "mamba": ({"intermediate_size": 48}, {}),
