@@ -55,13 +55,16 @@ CPP_TESTS = """
 CPP_OMITTED = " and ".join(
     f"not {name}" for name in ("threads_that_cancel", "costs_a_unigram", "too_large_leaves", "wrong_answers", "plugin")
 )
-# readers of files, with all of their cases
-FULLY = "tokenizer_bounds tokenizer_parts patterns snapshot untrusted"
+# readers of files, requests and arguments, with all of their cases
+FULLY = """
+    test_tokenizer_bounds test_tokenizer_parts test_patterns test_snapshot test_untrusted serve/test_malformed
+    cli/test_exit cli/test_values
+"""
 TESTS = {
     "python": [
         ["--quick", "tests/runtime", "tests/golden/test_conformance.py", "-k", "not test_runtime_imports_no_torch"],
         ["--quick", *(f"tests/cli/test_{name}.py" for name in ("generate", "chat", "score", "translate"))],
-        [f"tests/runtime/test_{name}.py" for name in FULLY.split()],
+        [f"tests/runtime/{name}.py" for name in FULLY.split()],
     ],
     "libt2r": [[*(CPP + name for name in CPP_TESTS.split()), "-k", CPP_OMITTED]],
     # without the one that runs others again

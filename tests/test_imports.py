@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 45_811,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_850,
-    ("tests", "*.py"): 60_785,
+    ("tests", "*.py"): 60_970,
     ("benchmarks", "*.py"): 8_320,
     ("docs", "*.md"): 4_840,
 }
