@@ -79,10 +79,10 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 45_811,
+    ("t2r_export", "*.py"): 45_814,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_850,
-    ("tests", "*.py"): 60_970,
+    ("tests", "*.py"): 60_980,
     ("benchmarks", "*.py"): 8_320,
     ("docs", "*.md"): 4_840,
 }

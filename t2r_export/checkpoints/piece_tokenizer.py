@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from t2r_export.checkpoints.piece_file import BYTE, NORMAL, USER_DEFINED, PieceModel
@@ -20,6 +20,7 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 HIDDEN = "\uffff "  # the pre-tokenizer leaves no space in a text
 UNKNOWN, END, PADDING = "<unk>", "</s>", "<pad>"
 LANGUAGE = re.compile(r">>[^<>]+<<")  # target language token
+MAX_MERGES = 1 << 25  # characters, as in a tokenizer.json; those of 262,144 pieces have some 3 million
 DO = "use the vocab.json that the model came with"
 
 
@@ -131,15 +132,22 @@ def _unigram(model: PieceModel, shown: list[str], scores: dict[str, float], unkn
     return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.byte_fallback}
 
 
+def divisions(pieces: Iterable[str], known: Container[str], where: str) -> Iterator[tuple[str, str]]:
+    """All divisions of each piece into two known ones. Raises UserError above MAX_MERGES."""
+    room = MAX_MERGES
+    for piece in pieces:
+        cuts = [cut for cut in range(1, len(piece)) if piece[:cut] in known and piece[cut:] in known]
+        room -= len(cuts) * len(piece)
+        if room < 0:
+            expected = f"pieces in {where} whose divisions into others have at most {MAX_MERGES:,} characters"
+            raise UserError(expected, "more", "use the file that the model came with")
+        yield from ((piece[:cut], piece[cut:]) for cut in cuts)
+
+
 def _merges(model: PieceModel, shown: list[str], scores: dict[str, float], unknown: int) -> dict[str, Any]:
-    """All splits of a piece into two others, best pieces first."""
+    """Merges of a BPE, best pieces first."""
     order = sorted((text for text in shown if text in scores), key=lambda text: -scores[text])
-    merges = [
-        [text[:cut], text[cut:]]
-        for text in order
-        for cut in range(1, len(text))
-        if text[:cut] in scores and text[cut:] in scores
-    ]
+    merges = [list(pair) for pair in divisions(order, scores, "a sentencepiece model")]
     return {
         "type": "BPE",
         "dropout": None,

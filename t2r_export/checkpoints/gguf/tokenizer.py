@@ -14,7 +14,7 @@ from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.importers.special import CONFIG, DECODER
 from t2r_export.checkpoints.importers.tokenizers import TOKENIZER
 from t2r_export.checkpoints.piece_file import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, PieceModel
-from t2r_export.checkpoints.piece_tokenizer import HIDDEN, SPACE, metaspace, normalizer_of
+from t2r_export.checkpoints.piece_tokenizer import HIDDEN, SPACE, divisions, metaspace, normalizer_of
 from t2r_runtime.errors import UserError, printable
 
 MAX_TOKEN = 1 << 10  # characters
@@ -182,7 +182,7 @@ def _pieces(vocabulary: _Vocabulary) -> Part:
         "byte_fallback": BYTE in vocabulary.kinds,
         "ignore_merges": False,
         "vocab": {token: number for number, token in enumerate(tokens) if vocabulary.kinds[number] != UNUSED},
-        "merges": _merges(scores),
+        "merges": _merges(scores, str(data.path)),
     }
     spaces: list[Part] = [
         *([{"type": "Prepend", "prepend": SPACE}] if prefix else []),
@@ -242,14 +242,9 @@ def _spelled(token: str) -> str:
     return token if token.strip(" ") else SPACE * len(token)
 
 
-def _merges(scores: Mapping[str, float]) -> list[list[str]]:
+def _merges(scores: Mapping[str, float], where: str) -> list[list[str]]:
     """All divisions of a piece into two others, best pieces first."""
-    found = [
-        (score, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
+    found = [(scores[left + right], left, right) for left, right in divisions(scores, scores, where)]
     found.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
     return [[left, right] for _, left, right in found]
 

@@ -255,6 +255,14 @@ def test_other_tokenizers_are_refused(changes: Values, message: str, tmp_path: P
     assert str(caught.value).isprintable()
 
 
+def test_merges_are_bounded_before_they_are_made(tmp_path: Path) -> None:
+    """Each piece divides into two others at every place."""
+    tokens = ["a" * (length + 1) for length in range(500)]
+    values = keys(model="llama", tokens=tokens, scores=[-float(len(token)) for token in tokens], token_type=[1] * 500)
+    with pytest.raises(UserError, match="x.gguf whose divisions into others have at most 33,554,432 characters"):
+        checkpoint.load(with_tokenizer(tmp_path / "x.gguf", values, 500))
+
+
 def test_a_model_without_a_tokenizer_has_none(tmp_path: Path) -> None:
     path = with_tokenizer(tmp_path / "x.gguf", {"tokenizer.ggml.model": "none"}, 300)
     assert checkpoint.load(path).tokenizer is None
