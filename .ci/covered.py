@@ -49,7 +49,7 @@ CPP_TESTS = """
     tokenizers.py snapshots.py metadata.py adapters.py kinds.py calls.py decoder.py in_memory.py log.py patterns.py
     rows.py sessions.py stops.py vectors.py misuse.py untrusted.py torture.py conformance.py::test_golden_files
     conformance.py::test_no_golden_files programs.py::test_every_method_of_the_cpp_header
-    programs.py::test_a_quota_of_cpu_time fuzz.py::test_random_calls
+    drafts.py programs.py::test_a_quota_of_cpu_time fuzz.py::test_random_calls
 """
 # the first two take minutes with counters; the others need another build, or a built plugin
 CPP_OMITTED = " and ".join(
@@ -70,7 +70,7 @@ TESTS = {
     # without the one that runs others again
     "provider": [["runtimes/provider/tests", "-k", "not beyond_a_value"]],
 }
-PROGRAMS = ("t2r_conformance", "header", "api_calls", "misuse_c", "misuse_cpp", "cores", "torture")
+PROGRAMS = ("t2r_conformance", "header", "api_calls", "misuse_c", "misuse_cpp", "cores", "drafts", "torture")
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,16 @@ func (d *Decoder) Reset(batch int) error {
 	return d.do(func() C.t2r_kind { return C.t2r_reset(d.handle, C.size_t(batch)) }, nil)
 }
 
+// Draft sets whether [Decoder.Generate], from now on, guesses tokens by what followed the latest ones before, and checks several in one
+// run. The graph must have a draft-check graph beside it.
+func (d *Decoder) Draft(lookup bool) error {
+	var on C.int32_t
+	if lookup {
+		on = 1
+	}
+	return d.do(func() C.t2r_kind { return C.t2r_draft(d.handle, on) }, nil)
+}
+
 // Adapt chooses the low-rank adapters that the tokens from now on use, by names in the metadata "t2r.adapters", "" for none:
 // one per sequence, or one for all. Rows keep theirs when they move; [Decoder.Reset] chooses none.
 func (d *Decoder) Adapt(names ...string) error {

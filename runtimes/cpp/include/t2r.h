@@ -225,6 +225,12 @@ T2R_API t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_
                               const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
                               size_t *count);
 
+/* Whether t2r_generate, from now on, guesses the next tokens by what followed the latest ones before, and checks several guesses in
+   one run (1), or not (0, as at first). The text is the same except for rounding; a text has few guesses if they do not pay off.
+   If a call fails, several of its tokens may be unread: t2r_info.position counts those that were read. An error of the kind graph
+   if the graph names no draft-check graph, or was opened in memory; of the kind file if that is not beside it. */
+T2R_API t2r_kind t2r_draft(t2r_decoder *decoder, int32_t lookup);
+
 /* Choose a token as t2r_generate would, from logits (vocab_size) of a step, which the program may have changed. row: the
    sequence whose history the penalties use. draw: the number of tokens chosen in its text before. sampling may be NULL;
    the caller checks for stop tokens. */

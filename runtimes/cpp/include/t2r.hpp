@@ -199,6 +199,8 @@ public:
         check(t2r_sampling_defaults(*this, &made, sizeof made));
         return made;
     }
+    // Whether generate, from now on, guesses tokens by what followed the latest ones before, and checks several in one run.
+    void draft(bool lookup) { check(t2r_draft(*this, lookup)); }
     // sampling: default is the graph's options. callback: called with each token; false ends the text. An exception of the
     // callback also ends the text, and is rethrown. Throws Cancelled after `cancel`.
     Tokens generate(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},

@@ -355,6 +355,10 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
     });
 }
 
+t2r_kind t2r_draft(t2r_decoder *decoder, int32_t lookup) {
+    return guarded([&] { DecoderCall(decoder)->decoder.draft(lookup != 0); });
+}
+
 t2r_kind t2r_choose(t2r_decoder *decoder, const float *logits, size_t row, const t2r_sampling *sampling, int64_t draw, int64_t *token) {
     return guarded([&] {
         const DecoderCall use(decoder);

@@ -130,6 +130,24 @@ Logits Decoder::read_parts(const std::byte *inputs, std::int64_t rows, std::int6
     return {states->logits(), nullptr};
 }
 
+void Decoder::draft(bool lookup) {
+    if (lookup && !graph->companion("draft_check"))  // opens it before runs are timed
+        fail(T2R_GRAPH, "a draft-check graph beside the step graph", "none", "export with --draft-check, and open it from a file; int8 has none");
+    drafting = lookup;
+}
+
+Logits Decoder::check(const std::vector<std::int64_t> &tokens, std::size_t keep, Wanted wanted) {
+    require_room(static_cast<std::int64_t>(tokens.size()));
+    histories[0].reserve(keep);
+    states->check(tokens.data(), static_cast<std::int64_t>(tokens.size()), static_cast<std::int64_t>(keep), wanted);
+    return {states->checked_values(), wanted == Wanted::top ? states->checked_tokens() : nullptr};
+}
+
+void Decoder::checked(const std::vector<std::int64_t> &tokens) {
+    positions[0] += static_cast<std::int64_t>(tokens.size());
+    for (const std::int64_t token : tokens) histories[0].add(token);
+}
+
 void Decoder::reset(std::int64_t wanted) {
     if (wanted != batch()) return start(wanted);
     states->reset();

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "drafts.hpp"
 #include "error.hpp"
 #include "history.hpp"
 #include "states.hpp"
@@ -36,12 +37,22 @@ public:
     const History &history(std::size_t row = 0) const { return histories[row]; }
     States &all_states() const { return *states; }
     Cancellation &cancellation() const { return *ending; }
+    bool drafts() const { return drafting; }
+    // Whether `generate` makes drafts by prompt lookup. Throws Error of the kind graph without a draft-check graph.
+    void draft(bool lookup);
+    RunTimes run_times;  // of drafted texts
 
     // Throws Error. Kinds token, batch, position, graph (no such outputs): nothing was read. Kinds cancelled, memory, runtime:
     // `position` tokens were read, and the states are those after them.
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
     // The same for finite vectors (rows, length, size), which are not in the history.
     Logits read_vectors(const float *vectors, std::int64_t rows, std::int64_t length, std::int64_t size);
+    // Read tokens of one sequence with the draft-check graph; the states then include the first `keep`, and the logits are those after
+    // each token. `checked` or `uncheck` must follow before any other read: position and history are as before until then.
+    Logits check(const std::vector<std::int64_t> &tokens, std::size_t keep, Wanted wanted);
+    // The tokens that the states include since `check`.
+    void checked(const std::vector<std::int64_t> &tokens);
+    void uncheck() { states->uncheck(); }
     // Throws Error of the kind batch, and the decoder is unchanged.
     void reset(std::int64_t batch);
     // Rows that keep their place are not copied if the batch keeps its size.
@@ -74,6 +85,7 @@ private:
     std::unique_ptr<States> states;
     std::vector<std::int64_t> positions;  // tokens that each sequence has read
     std::vector<History> histories;
+    bool drafting = false;
 };
 
 }  // namespace t2r

@@ -1,8 +1,11 @@
 #include "generate.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 namespace t2r {
+
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 namespace {
 
@@ -44,16 +47,41 @@ void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t
     const std::int64_t limit = request.sampling.limit();  // may exceed the vocabulary
     const bool few = limit > 0 && limit <= signature.top_k - static_cast<std::int64_t>(banned.size());
     const auto count = static_cast<std::size_t>(few ? signature.top_k : signature.vocab_size);
-    const std::int64_t *next = &request.prompt.back();
-    while (true) {
-        const Logits logits = decoder.read(next, 1, 1, few ? Wanted::top : Wanted::logits);
-        const std::int64_t token = sampler.pick(logits.values, logits.tokens, count, decoder.history(), banned);
+    const Wanted wanted = few ? Wanted::top : Wanted::logits;
+    const auto goes_on = [&](std::int64_t token) {
         written.push_back(token);
-        const bool goes_on = !request.callback || request.callback(token);
+        const bool wants_more = !request.callback || request.callback(token);
         const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
-        if (!goes_on || stopped || static_cast<std::int64_t>(written.size()) == request.max_tokens) return;
-        next = &written.back();
+        return wants_more && !stopped && static_cast<std::int64_t>(written.size()) < request.max_tokens;
+    };
+    if (!decoder.drafts()) {
+        const std::int64_t *next = &request.prompt.back();
+        while (true) {
+            const Logits logits = decoder.read(next, 1, 1, wanted);
+            if (!goes_on(sampler.pick(logits.values, logits.tokens, count, decoder.history(), banned))) return;
+            next = &written.back();
+        }
     }
+    History text = decoder.history();  // the decoder's own lacks chosen tokens
+    text.reserve(1);
+    text.add(request.prompt.back());
+    std::vector<std::int64_t> tokens;
+    for (std::size_t i = 0; i < text.size(); i++) tokens.push_back(text[i]);
+    Ahead ahead(decoder, std::move(tokens), request.clock);
+    try {
+        while (true) {
+            const Logits logits = ahead.logits(request.max_tokens - static_cast<std::int64_t>(written.size()), wanted);
+            const std::int64_t token = sampler.pick(logits.values, logits.tokens, count, text, banned);
+            ahead.chose(token);
+            text.reserve(1);
+            text.add(token);
+            if (!goes_on(token)) break;
+        }
+    } catch (...) {
+        ahead.settle();
+        throw;
+    }
+    ahead.finish();
 }
 
 std::int64_t choose(const Decoder &decoder, const float *logits, std::size_t row, const Sampling &sampling, std::int64_t draw) {

@@ -4,10 +4,12 @@
 #include <functional>
 #include <optional>
 
-#include "decoder.hpp"
+#include "ahead.hpp"
 #include "sampler.hpp"
 
 namespace t2r {
+
+double seconds_now();
 
 struct Request {
     std::vector<std::int64_t> prompt;
@@ -15,6 +17,7 @@ struct Request {
     Sampling sampling;
     std::optional<std::vector<std::int64_t>> stop_tokens;  // the text ends with the first of them; none: the graph's EOS tokens
     std::function<bool(std::int64_t)> callback;            // called with each token as it is chosen; false ends the text
+    Ahead::Clock clock = seconds_now;
 };
 
 // Sets `written` to the new tokens, including a stop token. The last one is not read.

@@ -22,7 +22,7 @@ const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"draft_check", "draft-check graph"},
                                                        {"encoder", "encoder graph"}};
 
-// Whether to use a companion of this role. An encoder is always used; nothing here reads drafts.
+// Whether to use a companion of this role. An encoder is always used; a draft-check graph only when drafts are asked for.
 bool is_wanted(const std::string &role, const Options &options) {
     return role == "encoder" || (role == "prefill" && options.companions);
 }
@@ -158,8 +158,9 @@ void Graph::require_companion(const Signature &theirs, const std::string &role, 
 Graph::Graph(const std::string &path, const Options &options) : options(options) {
     take(open(path, "step"));
     for (const auto &[role, name] : signature.graphs) {
-        if (!is_wanted(role, options)) continue;
         const fs::path beside = path_of(path).parent_path() / path_of(name);
+        if (role == "draft_check" && options.companions) companions[role].path = beside.u8string();
+        if (!is_wanted(role, options)) continue;
         std::error_code error;
         if (!fs::is_regular_file(beside, error))
             fail(T2R_FILE, "the " + role_names.at(role) + " " + printable(name, 100) + " beside " + printable(path), "none",

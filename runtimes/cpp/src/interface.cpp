@@ -32,10 +32,13 @@ void step_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
     Shape read = signature.role == "step" ? Shape{batch} : Shape{batch, any_size};
     if (signature.input_size) read.push_back(signature.input_size);
     inputs[signature.input_size ? "inputs_embeds" : "input_ids"] = {signature.input_size ? f32 : i64, read};
-    outputs["logits"] = {f32, {batch, signature.vocab_size}};
+    const bool checks = signature.role == "draft_check";
+    if (checks) inputs["keep"] = {i64, {batch}};
+    const auto rows = [&](std::int64_t columns) { return checks ? Shape{batch, any_size, columns} : Shape{batch, columns}; };
+    outputs["logits"] = {f32, rows(signature.vocab_size)};
     if (signature.top_k) {
-        outputs["top_logits"] = {f32, {batch, signature.top_k}};
-        outputs["top_tokens"] = {i64, {batch, signature.top_k}};
+        outputs["top_logits"] = {f32, rows(signature.top_k)};
+        outputs["top_tokens"] = {i64, rows(signature.top_k)};
         if (signature.source) outputs["log_sum"] = {f32, {batch}};
     }
     if (signature.hidden_size) outputs["hidden"] = {f32, {batch, signature.hidden_size}};  // not used here

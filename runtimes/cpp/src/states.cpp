@@ -194,20 +194,24 @@ Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, cons
         made.BindOutput("top_tokens", result_values[2]);
         if (result_values.size() > 3) made.BindOutput("log_sum", result_values[3]);
     }
+    bind_states(made, past);
+    return made;
+}
+
+void States::bind_states(Ort::IoBinding &binding, int past) const {
     for (const Slot &slot : slots) {
         const StateSpec &spec = *slot.spec;
         if (spec.grows()) {
             if (!slot.room) continue;
             Shape shape = slot.shape;
             shape[slot.growing] = slot.room;
-            made.BindInput(spec.past.c_str(), value(spec, slot.buffers[turn], shape));
-            made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[turn], shape));
+            binding.BindInput(spec.past.c_str(), value(spec, slot.buffers[turn], shape));
+            binding.BindOutput(spec.present.c_str(), value(spec, slot.buffers[turn], shape));
             continue;
         }
-        made.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : past], slot.shape));
-        if (!spec.constant) made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - past], slot.shape));
+        binding.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : past], slot.shape));
+        if (!spec.constant) binding.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - past], slot.shape));
     }
-    return made;
 }
 
 Ort::IoBinding &States::binding(Wanted wanted) {
@@ -268,6 +272,38 @@ void States::read(const std::byte *given, std::int64_t length, Wanted wanted) {
     }
     std::memcpy(inputs.data(), given, bytes);
     follows ? append(wanted) : run(graph->session(), binding(wanted), 1);
+}
+
+void States::check(const std::int64_t *tokens, std::int64_t length, std::int64_t keep, Wanted wanted) {
+    take_out();
+    Ort::Session &session = *graph->companion("draft_check");
+    Ort::IoBinding bound(session);
+    Buffer copy;
+    const Ort::Value fed = inputs_value(copy, length, {batch, length});
+    std::memcpy(copy.data(), tokens, input_bytes() * static_cast<std::size_t>(batch * length));
+    bound.BindInput("input_ids", fed);
+    std::vector<std::int64_t> kept(static_cast<std::size_t>(batch), keep);
+    bound.BindInput("keep", Ort::Value::CreateTensor(memory, kept.data(), kept.size(), &batch, 1));
+    const Signature &signature = graph->signature;
+    const auto bind_result = [&](const char *name, Buffer &to, ONNXTensorElementDataType dtype, std::size_t bytes, std::int64_t columns) {
+        const Shape shape = {batch, length, columns};
+        bound.BindOutput(name, value(to, dtype, bytes * elements(shape), shape));
+    };
+    if (wanted == Wanted::logits) {
+        bind_result("logits", checked[0], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4, signature.vocab_size);
+    } else {
+        bind_result("top_logits", checked[0], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4, signature.top_k);
+        bind_result("top_tokens", checked[1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8, signature.top_k);
+    }
+    bind_states(bound, turn);
+    run(session, bound, keep);
+    follows = false;  // caches in place could not be restored
+}
+
+void States::uncheck() {
+    for (Slot &slot : slots)
+        if (slot.spec->grows()) slot.shape.swap(slot.next);  // which is that before the run
+    turn = 1 - turn;
 }
 
 void States::take(const std::vector<std::pair<const States *, std::int64_t>> &rows) {

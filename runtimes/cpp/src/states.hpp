@@ -54,6 +54,11 @@ public:
     // Read tokens (batch, length), or vectors, row-major, in one run; a length above 1 needs a prefill graph. An exception
     // leaves the states unchanged.
     void read(const std::byte *inputs, std::int64_t length, Wanted wanted);
+    // Read tokens (batch, length) with the draft-check graph in one run; the states include the first `keep` of each row only. Afterwards
+    // `checked_` results are those after each token, (batch, length, ·).
+    void check(const std::int64_t *tokens, std::int64_t length, std::int64_t keep, Wanted wanted);
+    // Restore the states before the last run, a check.
+    void uncheck();
     // Bytes of one token or vector.
     std::size_t input_bytes() const { return input_size ? 4 * static_cast<std::size_t>(input_size) : 8; }
     // Copy these `batch` rows from states of the same graph. Throws Error of the kind batch if their caches or sources differ in
@@ -73,6 +78,8 @@ public:
     const float *logits() const { return reinterpret_cast<const float *>(results[0].data()); }
     const float *top_logits() const { return reinterpret_cast<const float *>(results[1].data()); }
     const std::int64_t *top_tokens() const { return reinterpret_cast<const std::int64_t *>(results[2].data()); }
+    const float *checked_values() const { return reinterpret_cast<const float *>(checked[0].data()); }
+    const std::int64_t *checked_tokens() const { return reinterpret_cast<const std::int64_t *>(checked[1].data()); }
     const float *log_sums() const { return reinterpret_cast<const float *>(results[3].data()); }
 
     const std::int64_t batch;
@@ -99,6 +106,7 @@ private:
     Ort::Value value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const;
     Ort::Value value(Buffer &buffer, ONNXTensorElementDataType dtype, std::size_t bytes, const Shape &shape) const;
     Ort::Value inputs_value(Buffer &buffer, std::int64_t length, Shape shape) const;
+    void bind_states(Ort::IoBinding &binding, int past) const;
     Ort::IoBinding bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &inputs);
     void bind_caches(Ort::IoBinding &binding, std::int64_t length);
     void run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t length);
@@ -113,7 +121,7 @@ private:
     bool grows = false, appends = false;  // appends: caches can be in place
     bool follows = false;  // whether the last run was a step, so that they are worth it
     int turn = 0;  // index of the buffer that the next step reads, and of its binding
-    Buffer inputs, results[4], rows_between;
+    Buffer inputs, results[4], checked[2], rows_between;
     Ort::Value one{nullptr};  // one input per sequence
     std::vector<Ort::Value> result_values;
     std::map<std::pair<Wanted, int>, Ort::IoBinding> bindings;

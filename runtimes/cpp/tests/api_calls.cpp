@@ -166,6 +166,7 @@ void reset() { told(t2r_reset(decoders.any(), seldom() ? one_of<std::size_t>({SI
 
 void adapt() {
     const char *names[] = {one_of<const char *>({"a", "", nullptr}), nullptr, nullptr, nullptr};
+    told(t2r_draft(decoders.any(), static_cast<std::int32_t>(below(2))));
     told(t2r_adapt(decoders.any(), seldom() ? nullptr : names, below(5)));
 }
 

@@ -96,7 +96,7 @@ def test_keys_of_a_step_graph_alone(library: Library, tmp_path: Path, key: str, 
 
 
 def test_a_companion_for_drafts_is_not_needed(library: Library, tmp_path: Path) -> None:
-    """Nothing here reads it: its file may be missing, or anything."""
+    """Its file may be missing, or anything, until drafts are asked for."""
     name = "drafts.onnx"
     model = onnx.load(changed(tmp_path, "tiny.onnx"))
     (entry,) = (entry for entry in model.metadata_props if entry.key == "t2r.graphs")
@@ -107,3 +107,5 @@ def test_a_companion_for_drafts_is_not_needed(library: Library, tmp_path: Path) 
     assert Decoder.in_memory(library, graph, (name, b"drafts")).generate([1], 5, seed=1) == decoder.generate(
         [1], 5, seed=1
     )
+    with pytest.raises(Failed, match="file: expected an ONNX file"):
+        library.call("t2r_draft", decoder.handle, 1)

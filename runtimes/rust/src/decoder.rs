@@ -178,6 +178,12 @@ impl Decoder {
         check(unsafe { sys::t2r_reset(self.handle, batch) })
     }
 
+    /// Whether [`Decoder::generate`], from now on, guesses tokens by what followed the latest ones before, and checks several in one run.
+    /// The graph must have a draft-check graph beside it.
+    pub fn draft(&mut self, lookup: bool) -> Result<()> {
+        check(unsafe { sys::t2r_draft(self.handle, lookup.into()) })
+    }
+
     /// Choose the low-rank adapters that the tokens from now on use, by names in the metadata `t2r.adapters`, `None` for none:
     /// one per sequence, or one for all. Rows keep theirs when they move; [`Decoder::reset`] chooses none.
     pub fn adapt(&mut self, names: &[Option<&str>]) -> Result<()> {

@@ -188,6 +188,7 @@ extern "C" {
         tokens: *mut *const i64,
         count: *mut usize,
     ) -> t2r_kind;
+    pub fn t2r_draft(decoder: *mut t2r_decoder, lookup: i32) -> t2r_kind;
     pub fn t2r_choose(
         decoder: *mut t2r_decoder,
         logits: *const f32,

@@ -118,6 +118,7 @@ final class Declarations {
             Native.function("t2r_sampling_defaults", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle GENERATE = Native.function("t2r_generate",
             JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle DRAFT = Native.function("t2r_draft", JAVA_INT, ADDRESS, JAVA_INT);
     static final MethodHandle CHOOSE =
             Native.function("t2r_choose", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS);
     static final MethodHandle STATE = Native.function("t2r_state", JAVA_INT, ADDRESS, JAVA_LONG, ADDRESS);

@@ -142,6 +142,19 @@ public final class Decoder extends Handle {
     }
 
     /**
+     * Sets whether {@link #generate}, from now on, guesses tokens by what followed the latest ones before, and checks several in one run.
+     * The graph must have a draft-check graph beside it.
+     *
+     * @param lookup whether it guesses
+     */
+    public void draft(boolean lookup) {
+        use(arena -> {
+            check((int) Declarations.DRAFT.invokeExact(handle, lookup ? 1 : 0));
+            return null;
+        });
+    }
+
+    /**
      * Chooses the low-rank adapters that the tokens from now on use, by names in the metadata "t2r.adapters", null for none.
      * Rows keep theirs when they move; {@link #reset} chooses none.
      *
