@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from t2r_runtime.errors import printable
 from t2r_runtime.serve import chats, completions, responses, tokens, translate
 from t2r_runtime.serve.answer import GONE, Answer, Gone, Stream, unless_gone
+from t2r_runtime.serve.encoders import WINDOW
 from t2r_runtime.serve.errors import TOO_SLOW, ApiError, reported, wrong
 from t2r_runtime.serve.fields import Fields, parsed
 from t2r_runtime.serve.metrics import TYPE
@@ -174,9 +175,15 @@ async def _running(served: Served) -> AsyncIterator[None]:
     workers = dict.fromkeys(both)  # models of one graph share an engine
     for worker in workers:
         worker.start(loop)
+    grammars = dict.fromkeys(model.grammars for model in served.models.values() if model.grammars is not None)
+    # in the thread of long texts, before the first request that needs it
+    prepared = asyncio.gather(
+        *(served.encoders.run(WINDOW + 1, each.prepare) for each in grammars), return_exceptions=True
+    )
     try:
         yield
     finally:
+        await prepared
         for worker in workers:
             await asyncio.to_thread(worker.stop)
         await asyncio.to_thread(served.encoders.stop)

@@ -107,7 +107,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
         self._lock = threading.Lock()
-        self._tokens: Any = None  # llguidance's, made on first use: it looks at every token
+        self._tokens: Any = None  # llguidance's, once prepared
 
     def mask(self, form: Form, stop: Sequence[int]) -> Mask:
         """Compile a form.
@@ -122,8 +122,7 @@ class Grammars:
         require_package(form.param)
         import llguidance
 
-        with self._lock:
-            self._tokens = self._tokens or self._prepared()
+        self.prepare()
         limits = llguidance.LLParserLimits(max_lexer_states=STATES, step_lexer_fuel=FUEL, verbose_errors=False)
         try:
             grammar = _compiled(form)
@@ -135,6 +134,12 @@ class Grammars:
         except UserError as error:
             raise _invalid(form, error.received) from error
         return mask
+
+    def prepare(self) -> None:
+        """Let llguidance look at every token, which takes a fraction of a second, if the package is installed."""
+        with self._lock:
+            if self._tokens is None and is_installed():
+                self._tokens = self._prepared()
 
     def _prepared(self) -> Any:
         from llguidance import LLTokenizer, TokenizerWrapper
