@@ -23,7 +23,8 @@ struct QuantizedMatrix {
 struct QuantizedVector {
     std::int8_t *even, *odd;   // numbers 2i and 2i + 1 for 4 bits; for 8 bits `even` has all
     float *scales;             // per block
-    std::int32_t *offsets;     // initial accumulators, one per 4 bytes: in the first of a unit of 32 numbers -2^(bits - 1) · their sum, else 0
+    std::int32_t *offsets;     // initial accumulators, one per 4 bytes: in the first of a unit of 32 numbers (or of a block of 16)
+                               // -2^(bits - 1) · their sum, else 0
     std::int32_t *sums;        // of the numbers, per block
 };
 

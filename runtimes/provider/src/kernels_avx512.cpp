@@ -11,9 +11,9 @@ namespace t2r::provider {
 namespace {
 
 // Bit-identical to the plain loops of products.inl.
-void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
-    const std::size_t whole = padded(w), lanes = w.bits == 4 ? 4 : 8;
-    std::memset(y.offsets, 0, whole / 32 * lanes * sizeof *y.offsets);
+template <std::size_t size> void quantize_in_units(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    const std::size_t whole = padded(w), lanes = size * w.bits / 32;
+    std::memset(y.offsets, 0, whole / size * lanes * sizeof *y.offsets);
     std::memset(y.even, 0, w.bits == 4 ? whole / 2 : whole);
     if (w.bits == 4) std::memset(y.odd, 0, whole / 2);
     for (std::size_t block = 0; block < w.blocks; block++) {
@@ -30,29 +30,39 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
         y.scales[block] /= 127.0f;
         const __m512 inverse = _mm512_set1_ps(y.scales[block] != 0 ? 1.0f / y.scales[block] : 0.0f);
         std::int32_t total = 0;
-        for (std::size_t at = begin; at < end; at += 32) {
+        for (std::size_t at = begin; at < end; at += size) {
             const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(sixteen(at), inverse));
             const __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(sixteen(at + 16), inverse));
             const __m256i numbers = _mm256_set_m128i(_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(low));
-            if (w.bits == 8) {
+            if (size == 16 && w.bits == 8) {
+                _mm_storeu_si128(reinterpret_cast<__m128i *>(y.even + at), _mm256_castsi256_si128(numbers));
+            } else if (size == 16) {
+                const __m128i pairs = _mm256_castsi256_si128(numbers);
+                _mm_storel_epi64(reinterpret_cast<__m128i *>(y.even + at / 2), _mm_cvtepi16_epi8(pairs));
+                _mm_storel_epi64(reinterpret_cast<__m128i *>(y.odd + at / 2), _mm_cvtepi16_epi8(_mm_srli_epi16(pairs, 8)));
+            } else if (w.bits == 8) {
                 _mm256_storeu_si256(reinterpret_cast<__m256i *>(y.even + at), numbers);
             } else {
                 _mm_storeu_si128(reinterpret_cast<__m128i *>(y.even + at / 2), _mm256_cvtepi16_epi8(numbers));
                 _mm_storeu_si128(reinterpret_cast<__m128i *>(y.odd + at / 2), _mm256_cvtepi16_epi8(_mm256_srli_epi16(numbers, 8)));
             }
             const std::int32_t of_unit = _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
-            y.offsets[at / 32 * lanes] = -(1 << (w.bits - 1)) * of_unit;
+            y.offsets[at / size * lanes] = -(1 << (w.bits - 1)) * of_unit;
             total += of_unit;
         }
         y.sums[block] = total;
     }
 }
 
+void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    (w.block == 16 ? quantize_in_units<16> : quantize_in_units<32>)(x, w, y);
+}
+
 // Prefetch distance in bytes. Rows are read one after another, in memory order: on a Zen 5, four rows at a time take 1.1 times as
 // long, and rows without prefetching 1.5 times.
 constexpr std::size_t ahead = 8192;
 
-// Dot product of a row and a vector, register by register. `scales`: number of blocks in a register, 1, 2 or 4.
+// Dot product of a row and a vector, register by register. `scales`: number of blocks in a register, 1, 2, 4 or 8.
 template <int bits, int scales> struct RowTimesVector {
     const std::uint8_t *numbers;
     const float *scale;
@@ -61,7 +71,7 @@ template <int bits, int scales> struct RowTimesVector {
 
     // Adds register `at`, whose first number is in block `block`; the last register may be partial.
     template <bool is_whole> void add(std::size_t at, std::size_t block, __mmask64 bytes, __mmask8 blocks) {
-        constexpr __mmask8 all = (1 << scales) - 1;
+        constexpr auto all = static_cast<__mmask8>((1 << scales) - 1);
         const std::uint8_t *from = numbers + at * 64;
         _mm_prefetch(reinterpret_cast<const char *>(from) + ahead, _MM_HINT_T0);
         const __m512i weights = is_whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(bytes, from);
@@ -72,16 +82,16 @@ template <int bits, int scales> struct RowTimesVector {
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(weights, 4), low);
             dots = _mm512_dpbusd_epi32(dots, odd, _mm512_loadu_si512(x.odd + at * 64));
         }
-        const __m128 both = _mm_mul_ps(_mm_maskz_loadu_ps(present, x.scales + block), _mm_maskz_loadu_ps(present, scale + block));
+        const __m256 both = _mm256_mul_ps(_mm256_maskz_loadu_ps(present, x.scales + block), _mm256_maskz_loadu_ps(present, scale + block));
         sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), by_lane(both), sum);
     }
 
-    static __m512 by_lane(__m128 of_blocks) {
-        if constexpr (scales == 1) return _mm512_broadcastss_ps(of_blocks);
+    static __m512 by_lane(__m256 of_blocks) {
+        if constexpr (scales == 1) return _mm512_broadcastss_ps(_mm256_castps256_ps128(of_blocks));
         constexpr int wide = 16 / scales;
         const __m512i lanes = _mm512_setr_epi32(0, 1 / wide, 2 / wide, 3 / wide, 4 / wide, 5 / wide, 6 / wide, 7 / wide,
                                                 8 / wide, 9 / wide, 10 / wide, 11 / wide, 12 / wide, 13 / wide, 14 / wide, 15 / wide);
-        return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(of_blocks));
+        return _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(of_blocks));
     }
 };
 
@@ -107,7 +117,8 @@ void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::
                        std::size_t last, float *y, std::size_t stride) {
     const bool is_tiled = vectors >= few && w.block <= tile_columns;
     const auto product = is_tiled          ? (w.bits == 8 ? by_tiles<8> : by_tiles<4>)
-                         : w.bits == 8   ? (w.block == 32 ? by_rows<8, 2> : by_rows<8, 1>)
+                         : w.bits == 8   ? (w.block == 16 ? by_rows<8, 4> : w.block == 32 ? by_rows<8, 2> : by_rows<8, 1>)
+                         : w.block == 16 ? by_rows<4, 8>
                          : w.block == 32 ? by_rows<4, 4>
                          : w.block == 64 ? by_rows<4, 2>
                                          : by_rows<4, 1>;

@@ -103,10 +103,10 @@ void update(const float *state, const float *gate, std::size_t gate_step, const 
 
 #ifndef T2R_OWN_QUANTIZE
 
-void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
-    const std::size_t whole = padded(w), units = whole / 32;
-    const std::int32_t middle = 1 << (w.bits - 1), lanes = w.bits == 4 ? 4 : 8;
-    std::memset(y.offsets, 0, units * lanes * sizeof *y.offsets);
+template <std::size_t size> void quantize_in_units(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    const std::size_t whole = padded(w), lanes = size * w.bits / 32;
+    const std::int32_t middle = 1 << (w.bits - 1);
+    std::memset(y.offsets, 0, whole / size * lanes * sizeof *y.offsets);
     std::memset(y.even, 0, w.bits == 4 ? whole / 2 : whole);
     if (w.bits == 4) std::memset(y.odd, 0, whole / 2);
     for (std::size_t block = 0; block < w.blocks; block++) {
@@ -124,26 +124,30 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
         const float scale = most / 127.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f;
         y.scales[block] = scale;
         std::int32_t total = 0;
-        for (std::size_t unit = begin; unit < end; unit += 32) {
-            std::int32_t numbers[32] = {}, of_unit = 0;
-            const std::size_t count = unit + 32 < end ? 32 : end - unit;
-            if (count == 32)
-                for (std::size_t i = 0; i < 32; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
+        for (std::size_t unit = begin; unit < end; unit += size) {
+            std::int32_t numbers[size] = {}, of_unit = 0;
+            const std::size_t count = unit + size < end ? size : end - unit;
+            if (count == size)
+                for (std::size_t i = 0; i < size; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
             else
                 for (std::size_t i = 0; i < count; i++) numbers[i] = static_cast<std::int32_t>(__builtin_rintf(x[unit + i] * inverse));
-            for (std::size_t i = 0; i < 32; i++) of_unit += numbers[i];
+            for (std::size_t i = 0; i < size; i++) of_unit += numbers[i];
             if (w.bits == 8)
-                for (std::size_t i = 0; i < 32; i++) y.even[unit + i] = static_cast<std::int8_t>(numbers[i]);
+                for (std::size_t i = 0; i < size; i++) y.even[unit + i] = static_cast<std::int8_t>(numbers[i]);
             else
-                for (std::size_t i = 0; i < 16; i++) {
+                for (std::size_t i = 0; i < size / 2; i++) {
                     y.even[unit / 2 + i] = static_cast<std::int8_t>(numbers[2 * i]);
                     y.odd[unit / 2 + i] = static_cast<std::int8_t>(numbers[2 * i + 1]);
                 }
-            y.offsets[unit / 32 * lanes] = -middle * of_unit;
+            y.offsets[unit / size * lanes] = -middle * of_unit;
             total += of_unit;
         }
         y.sums[block] = total;
     }
+}
+
+void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y) {
+    (w.block == 16 ? quantize_in_units<16> : quantize_in_units<32>)(x, w, y);
 }
 
 #endif
@@ -179,14 +183,15 @@ void row_products(const float *b, std::size_t inner, const float *x, std::size_t
 
 void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
                        std::size_t last, float *y, std::size_t stride) {
-    const std::size_t bytes = w.blocks * w.block * w.bits / 8, step = w.block * w.bits / 8, lanes = w.bits == 4 ? 4 : 8;
+    const std::size_t bytes = w.blocks * w.block * w.bits / 8, step = w.block * w.bits / 8;
+    const std::size_t size = w.block == 16 ? 16 : 32, lanes = size * w.bits / 32;
     for (std::size_t row = first; row < last; row++) {
         for (std::size_t v = 0; v < vectors; v++) {
             const std::uint8_t *numbers = w.numbers + row * bytes;
             float whole = 0;
             for (std::size_t block = 0; block < w.blocks; block++, numbers += step) {
                 std::int32_t dot = 0;
-                for (std::size_t unit = 0; unit < w.block; unit += 32) dot += x[v].offsets[(block * w.block + unit) / 32 * lanes];
+                for (std::size_t unit = 0; unit < w.block; unit += size) dot += x[v].offsets[(block * w.block + unit) / size * lanes];
                 if (w.bits == 4) {
                     const std::int8_t *even = x[v].even + block * step, *odd = x[v].odd + block * step;
                     for (std::size_t i = 0; i < step; i++) dot += (numbers[i] & 15) * even[i] + (numbers[i] >> 4) * odd[i];

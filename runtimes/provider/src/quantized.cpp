@@ -132,9 +132,8 @@ void build_quantized_product(Plan &plan, const Node &node) {
     w.rows = static_cast<std::size_t>(std::max<std::int64_t>(0, node.integer("N", 0)));
     w.columns = static_cast<std::size_t>(std::max<std::int64_t>(0, node.integer("K", 0)));
     w.block = static_cast<std::size_t>(std::max<std::int64_t>(0, node.integer("block_size", 0)));
-    const std::size_t least = level == 4 ? 32 : 16;
-    if ((w.bits != 4 && w.bits != 8) || w.block < least || w.block > 4096 || (w.block & (w.block - 1)))
-        refuse(node, "4 or 8 bits in blocks of " + std::to_string(least) + " or more", "others");
+    if ((w.bits != 4 && w.bits != 8) || w.block < 16 || w.block > 4096 || (w.block & (w.block - 1)))
+        refuse(node, "4 or 8 bits in blocks of 16 or more", "others");
     if (w.rows == 0 || w.columns == 0 || w.columns > (1u << 24) || w.rows > (1u << 28)) refuse(node, "a matrix", "other sizes");
     w.blocks = (w.columns + w.block - 1) / w.block;
     require_float32(plan, node, {x, scales});

@@ -11,8 +11,8 @@ constexpr std::size_t tile_columns = 1024;     // 32 KiB per tile, which fits th
 
 struct Tile {
     __m512i numbers[panels][tile_columns / 4];  // 4 bits: four even numbers of each row, then four odd ones
-    __m512 scales[panels][tile_columns / 32];   // per block
-    __m512i zeros[panels][tile_columns / 32];   // per block, negated, if there are any
+    __m512 scales[panels][tile_columns / 16];   // per block
+    __m512i zeros[panels][tile_columns / 16];   // per block, negated, if there are any
     __mmask16 rows[panels];                     // mask of rows that the matrix has
     std::size_t first_row, first_block, blocks;
     const char *ahead;                          // the next tile's numbers: each block of this one prefetches `lines` cache lines of them
@@ -48,9 +48,9 @@ template <int bits> void unpack(const QuantizedMatrix &w, Tile &tile, int panel,
     const std::uint8_t *from = w.numbers + tile.first_block * of_block;
     const __m512i low = _mm512_set1_epi8(15);
     __m512i *to = tile.numbers[panel];
-    for (std::size_t at = 0; at < tile.blocks * of_block; at += 16) {
+    for (std::size_t at = 0, end = tile.blocks * of_block; at < end; at += 16) {
         __m512i packed[4];
-        transpose(from + at, of_numbers, 15, packed);
+        transpose(from + at, of_numbers, end - at < 16 ? 3 : 15, packed);  // 8 bytes are left of an odd block of 16 numbers
         for (const __m512i numbers : packed) {
             *to++ = bits == 4 ? _mm512_and_si512(numbers, low) : numbers;
             if (bits == 4) *to++ = _mm512_and_si512(_mm512_srli_epi16(numbers, 4), low);

@@ -176,7 +176,7 @@ int main() {
             for (const std::size_t queries : {1, 2, 3, 4, 9})
                 for (const bool has_scales : {false, true}) stored(count, size, queries, has_scales);
     for (const int bits : {4, 8})
-        for (const std::size_t block : {32, 64, 128, 512, 1024, 4096})
+        for (const std::size_t block : {16, 32, 64, 128, 512, 1024, 4096})
             for (const std::size_t columns : {1, 33, 65, 127, 300, 1025, 1300})
                 for (const std::size_t rows : {1, 3, 17, 67})
                     for (const std::size_t vectors : {1, 2, 3, 7}) quantized(bits, block, columns, rows, vectors);

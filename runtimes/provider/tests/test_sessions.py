@@ -116,7 +116,8 @@ def test_more_shapes_than_plans_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "bits, block, columns", [(4, 32, 203), (4, 128, 1300), (8, 32, 1300), (8, 64, 203), (8, 2048, 2100)]
+    "bits, block, columns",
+    [(4, 32, 203), (4, 128, 1300), (8, 32, 1300), (8, 64, 203), (8, 2048, 2100), (4, 16, 203), (8, 16, 1300)],
 )
 def test_rows_of_a_batch_are_what_they_are_alone(bits: int, block: int, columns: int) -> None:
     """Equal up to the order of sums, and to the bit for three rows or more, although rows share unpacked weights."""
@@ -327,9 +328,9 @@ REFUSED = {
     ),
     "blocks": (
         "MatMulNBits",
-        [np.ones((1, 32), np.float32), np.zeros((2, 2, 8), np.uint8), np.ones((2, 2), np.float32)],
-        {"K": 32, "N": 2, "bits": 4, "block_size": 16, "accuracy_level": 4},
-        "expected 4 or 8 bits in blocks of 32 or more",
+        [np.ones((1, 32), np.float32), np.zeros((2, 1, 4096), np.uint8), np.ones((2, 1), np.float32)],
+        {"K": 32, "N": 2, "bits": 4, "block_size": 8192, "accuracy_level": 4},
+        "expected 4 or 8 bits in blocks of 16 or more",
     ),
     "computed shape": (
         "Reshape",
