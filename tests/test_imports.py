@@ -81,7 +81,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 LINES = {
     ("t2r_export", "*.py"): 45_814,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 15_860,
+    ("runtimes/python/t2r_runtime", "*.py"): 15_871,
     ("tests", "*.py"): 60_980,
     ("benchmarks", "*.py"): 8_470,
     ("docs", "*.md"): 4_840,

@@ -125,6 +125,21 @@ def test_the_same_as_with_copies(graph: Path, seed: int) -> None:
             np.testing.assert_allclose(ours, others, rtol=0, atol=bound * float(np.abs(others).max()))
 
 
+def test_rows_move_in_place(graph: Path) -> None:
+    """Those of a beam search, which does not take the caches out."""
+    decoder, others = Decoder(graph, "t2r", threads=2), copying(graph)
+    for each in (decoder, others):
+        each.reset(3)
+    for rows in ([2, 0, 0], [1, 2, 0], [0, 1, 2], [1, 1, 1]):
+        for token in range(5):
+            ids = [token, 2 * token + rows[0], 7]
+            np.testing.assert_array_equal(decoder.step(ids), others.step(ids))
+        for each in (decoder, others):
+            each._states.reorder(np.array(rows))
+        assert holds(decoder) and not others._graph.rows_option
+        same(decoder.state(), others.state())
+
+
 def test_states_that_were_read_do_not_change(graph: Path) -> None:
     decoder = Decoder(graph, "t2r", threads=2)
     for token in range(5):

@@ -114,7 +114,10 @@ class Buffers:
 
     def reorder(self, rows: Rows) -> None:
         """Take `batch` rows of these states, each in place of one with the same source. Constant states are kept."""
-        self._take_chained([(self._values(), rows)])
+        if self._reserve is None or not self._reserve.holds:
+            return self._take_chained([(self._values(), rows)])
+        self._reserve.reorder(rows)
+        self._take_fixed([(self._buffers[self._turn], rows)])
 
     def keep(self, rows: Rows, sources: Rows) -> None:
         """Keep these rows only, on the CPU without new memory.
@@ -184,15 +187,18 @@ class Buffers:
         return out
 
     def _take_chained(self, parts: Parts) -> None:
-        there = 1 - self._turn
-        for spec in self._chained:
-            found = [(value[spec.name], rows) for value, rows in parts]
-            gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
         for spec in self._growing:
             found = [(value[spec.name], rows) for value, rows in parts]
             out = self._empty((self.batch, *found[0][0].shape()[1:]), spec.dtype)
             gather_rows(found, out, spec.dtype, self._device)
             self._caches[spec.name] = out
+        self._take_fixed(parts)
+
+    def _take_fixed(self, parts: Parts) -> None:
+        there = 1 - self._turn
+        for spec in self._chained:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
         self._turn = there
 
     def _take_sources(self, parts: Parts, source: int | None) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.contract.state_spec import GROWING, StateSpec
+from t2r_runtime.session.gather import Rows
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -63,6 +65,12 @@ class Reserve:
             ]
             for spec in self._specs
         }
+
+    def reorder(self, rows: Rows) -> None:
+        """Take `batch` rows of the caches; those that keep their place are not copied."""
+        moved = np.flatnonzero(rows != np.arange(len(rows)))
+        for view in self.views().values():
+            view[moved] = view[rows[moved]]
 
     def options(self) -> ort.RunOptions:
         """The options of the next step."""
