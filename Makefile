@@ -56,7 +56,7 @@ export T2R_ONNXRUNTIME_INCLUDE ?= $(CURDIR)/build/debian/headers/usr/include/onn
 provider-headers: $(VENV)/.installed
 	test -d $(T2R_ONNXRUNTIME_INCLUDE) || $(BIN)/python .ci/debian.py --alone forky build/debian/headers libonnxruntime-dev
 release: libt2r provider-headers $(VENV)/.release
-	PYTHONPATH=runtimes $(BIN)/python -m release build $(RELEASE) $(ARGUMENTS)
+	PYTHONPATH=runtimes $(BIN)/python -m release build $(RELEASE) --cmake="$(ONNXRUNTIME)" $(ARGUMENTS)
 
 # Check the files in RELEASE, build its packages again from the commit that is checked out, with what `make release` needs as
 # far as it is there, and compare them byte by byte. `make verify-release ARGUMENTS=--only` builds none.
