@@ -84,7 +84,7 @@ LINES = {
     ("runtimes/python/t2r_runtime", "*.py"): 15_871,
     ("tests", "*.py"): 60_980,
     ("benchmarks", "*.py"): 8_470,
-    ("docs", "*.md"): 4_840,
+    ("docs", "*.md"): 4_846,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
