@@ -97,9 +97,9 @@ def test_caches_in_place(library: Library, plugin: str, tmp_path: Path, name: st
             assert saved[0] == saved[1]
             both[1].load_memory(saved[0])
             both[0] = both[0].copy()
-        ours, theirs = (decoder.states() for decoder in both)
-        for state, content in ours.items():
-            np.testing.assert_array_equal(content, theirs[state])
+        found, expected = (decoder.states() for decoder in both)
+        for state, content in found.items():
+            np.testing.assert_array_equal(content, expected[state])
     assert both[0].info.position > 64
     for decoder in both:
         decoder.reset(rows)
