@@ -112,6 +112,7 @@ void prefixes(const std::string &folder) {
             EXPECT(each.generate({5, 3, 9, 1, 7, 2}, 6, sampling) == adapted.generate({5, 3, 9, 1, 7, 2}, 6, sampling) && each.reused == reused);
         }
     EXPECT(told([&] { each.adapt("prose"); }) == T2R_ARGUMENT);
+    EXPECT(told([&] { adapted.draft(true); }) == T2R_GRAPH);  // it has no draft-check graph
     adapted.reset();
     adapted.adapt({"poems-2"});
     EXPECT(each.generate({5}, 6, sampling) == adapted.generate({5}, 6, sampling));
