@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from installs import program, relist
+from installs import output, program, relist
 from release import platforms
 from release.files import hashes
 
@@ -115,3 +115,10 @@ def test_platforms_without_zig_are_named(copied: Path, machine: Mapping[str, str
         "c: built again, 2 files",
         f"not compared with a second build: {ARM}, t2r-0.1.0-macos-arm64-not-run.tar.gz",
     ]
+
+
+@pytest.mark.parametrize("target", ["release", "verify-release"])
+def test_make_says_where_the_headers_are(target: str, copied: Path) -> None:
+    """Builds for other platforms find ONNX Runtime's headers where that of this one does."""
+    commands = output(copied, "make", "-n", target, "T2R_ONNXRUNTIME_ROOT=/opt/unpacked").splitlines()
+    assert '--cmake="-DT2R_ONNXRUNTIME_ROOT=/opt/unpacked"' in commands[-1]
