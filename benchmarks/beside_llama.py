@@ -44,14 +44,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    how = {"provider": options.provider}
-    openings: dict[str, Opening] = {
-        "llama.cpp": lambda room: Worker("llama.cpp", options.model, options.threads, room),
-    }
+
+    def opening(engine: str, path: Path, how: Mapping[str, str]) -> Opening:
+        return lambda room: Worker(engine, path, options.threads, room, how)
+
+    openings = {"llama.cpp": opening("llama.cpp", options.model, {})}
     for graph, source in (map(Path, pair.split("=")) for pair in options.graphs):
         loaded = checkpoint.load(source, base=options.model if source.suffix == ADAPTERS else None)
         require_parity(loaded, graph, options.provider, greedy=not options.random)
-        openings[graph.stem] = lambda room, graph=graph: Worker("t2r", graph, options.threads, room, how)
+        openings[graph.stem] = opening("t2r", graph, {"provider": options.provider})
     openings["again"] = list(openings.values())[1]
     print(machine())
     for tokens in map(int, options.contexts.split(",")):

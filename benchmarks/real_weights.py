@@ -34,8 +34,9 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--llama", type=Path)
     arguments = parser.parse_args()
-    decoders: list[Decoder | Llama] = [Decoder(graph) for graph in arguments.graphs]
-    tokens = read_tokens(arguments.text, decoders[0].signature)
+    graphs = [Decoder(graph) for graph in arguments.graphs]
+    decoders: list[Decoder | Llama] = [*graphs]
+    tokens = read_tokens(arguments.text, graphs[0].signature)
     rows = held_out_windows(tokens, LENGTH, arguments.windows).numpy()
     files = [(graph.stem, size(graph)) for graph in arguments.graphs]
     if arguments.llama is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from t2r_export.checkpoints.beside import LORA_ALONE, low_rank_changes, tables
 from t2r_export.checkpoints.checkpoint import Checkpoint
@@ -40,6 +41,7 @@ from t2r_runtime.text.tokenizer_bounds import bounded
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts
 
 Adapters = Mapping[str, Callable[[], Transformer]]
+Tables = dict[str, tuple[np.ndarray, np.ndarray]]  # A and B of adapters by weight
 BEAM_WIDTH = 8  # largest beam for which a translator's step graph outputs enough logits by default
 
 
@@ -95,11 +97,9 @@ def build(
     if config.top_k is None and checkpoint.config.encoder is not None and not target.static:
         config = replace(config, top_k=read_by_beam(checkpoint.config))
     model, folds = _folded(checkpoint.model, config)
-    if apart and checkpoint.unmerged and not adapters:
-        merged, (model, folds) = model, _folded(_unmerged(checkpoint), config)
-        changes = {n: (a[1:], b[1:]) for n, (a, b) in tables([low_rank_changes("", model, merged)]).items()}
-    else:
-        changes = _changes(checkpoint.model, model, config, adapters)
+    changes = _changes(checkpoint.model, model, config, adapters)
+    if apart and not adapters:
+        model, changes = _apart(checkpoint, model, config)
     model.end_positions(config.past_end, _end(config, model.config.max_positions))
     if config.inputs_embeds:
         model.read_vectors()
@@ -148,19 +148,30 @@ def build(
     return bundle, ExportReport([], parameters, active, len(step.graph.node), bundle.signature, folds, notes)
 
 
-def _unmerged(checkpoint: Checkpoint) -> Transformer:
-    """The model without the adapter's changes of low rank."""
-    weights = {**checkpoint.model.state_dict(), **checkpoint.unmerged}
-    return assemble(checkpoint.config, weights)
+def _apart(checkpoint: Checkpoint, merged: Transformer, config: ExportConfig) -> tuple[Transformer, Tables]:
+    """The folded model without an .adapter's changes of low rank in products, and these.
+
+    Changes that are no longer of low rank after folding stay merged, and all others with them.
+    """
+    products = {
+        f"{place}.weight" for place, module in checkpoint.model.named_modules() if isinstance(module, nn.Linear)
+    }
+    unmerged = {name: weight for name, weight in checkpoint.unmerged.items() if name in products}
+    if not unmerged:
+        return merged, {}
+    model, _ = _folded(assemble(checkpoint.config, {**checkpoint.model.state_dict(), **unmerged}), config)
+    try:
+        changes = tables([low_rank_changes("", model, merged)])
+    except UserError:
+        return merged, {}
+    return model, {name: (a[1:], b[1:]) for name, (a, b) in changes.items()}
 
 
 def _folded(model: Transformer, config: ExportConfig) -> tuple[Transformer, list[LayerFold]]:
     return fold(model if config.window is None else with_context(model, config.window))
 
 
-def _changes(
-    whole: Transformer, model: Transformer, config: ExportConfig, adapters: Adapters | None
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _changes(whole: Transformer, model: Transformer, config: ExportConfig, adapters: Adapters | None) -> Tables:
     """The tables of adapters. Args: model: `whole`, folded."""
     if not adapters:
         return {}

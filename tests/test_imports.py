@@ -79,12 +79,12 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 45_814,
+    ("t2r_export", "*.py"): 45_830,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_871,
-    ("tests", "*.py"): 60_980,
+    ("tests", "*.py"): 61_050,
     ("benchmarks", "*.py"): 8_470,
-    ("docs", "*.md"): 4_846,
+    ("docs", "*.md"): 4_900,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

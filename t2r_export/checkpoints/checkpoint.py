@@ -162,8 +162,8 @@ def _load(path: Path, digest: Callable[[], str] | None, base: Checkpoint | None)
     if os.path.isdir(path) or path.suffix in (GGUF, ADAPTERS):
         found = _imported(path, base)
         model = assemble(found.config, found.weights)
-        known = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files, found.unmerged
-        return Checkpoint(found.config, model, found.tokenizer, *known)
+        rest = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files, found.unmerged
+        return Checkpoint(found.config, model, found.tokenizer, *rest)
     data = _read(path)
     digest = digest or sha256_beside(path)
     config = saved_config(data["config"], path, OPEN)

@@ -54,7 +54,7 @@ def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
     assert runner.attempt(case) == runner.Ending("accepted", ANY)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "model.gguf", "awq", "gptq"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gguf/0.gguf", "awq", "gptq"])
 def test_whole_folders_are_accepted(family: str, whole: Path) -> None:
     def case(here: Path) -> str:
         converted = runner.command("convert", whole / family, "swapped.pt", "--mixer", "linear:feature_size=3")

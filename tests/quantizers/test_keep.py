@@ -23,6 +23,7 @@ from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.config.quantize import QuantizeConfig, Run
 from t2r_export.convert import conversion
 from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers.blocks import unrounded
 from t2r_export.training import lora
@@ -172,6 +173,37 @@ def test_an_adapter_keeps_the_blocks_of_its_base(tmp_path: Path) -> None:
     ids = small.ids(1, 12)[0] % 37
     ours, merged, without = (each.prefill(ids) for each in (new, old, plain))
     assert np.abs(ours - merged).max() < 0.1 * np.abs(without - merged).max()
+
+
+def changed_by(base: Checkpoint, student: Transformer, tmp_path: Path, **ranks: int) -> Checkpoint:
+    """An adapter with random changes of a rank in the matrices of these names."""
+    generator = torch.Generator().manual_seed(3)
+    for name, weight in student.state_dict().items():
+        for rank in (
+            rank for last, rank in ranks.items() if weight.ndim == 2 and f".{name}".endswith(f".{last}.weight")
+        ):
+            rows, columns = (torch.randn(size, rank, generator=generator) for size in weight.shape)
+            weight += 0.01 * rows @ columns.T
+    checkpoint.save_adapter(tmp_path / "s.adapter", replace(base, config=student.config, model=student), base)
+    return checkpoint.load(tmp_path / "s.adapter", base=tmp_path / "m.gguf")
+
+
+def test_an_adapters_other_changes_are_merged(tmp_path: Path) -> None:
+    """Of a table, which is no product; and of all products if folding makes one change as large as its weight."""
+    base = written(tmp_path / "m.gguf")
+    loaded = changed_by(base, conversion(base.model, WindowConfig(5)).model, tmp_path, embedding=2, o=2)
+    assert len(loaded.unmerged) == 3
+    _, report = export_quantized(loaded, tmp_path / "q.onnx", ExportConfig(), EXACT)
+    assert not any(run.kept for runs in report.kept.values() for run in runs if runs[0].rows == 37)
+    assert all(run.kept for run in report.kept["blocks.1.parts.0.o.weight"])
+    assert "blocks.1.parts.0.o.A" in report.kept
+    assert verify(loaded, tmp_path / "q.onnx", steps=20).passed
+    linear = conversion(base.model, LinearConfig(5, positions="drop")).model
+    _, report = export_quantized(
+        changed_by(base, linear, tmp_path, q=30, v=45, o=2), tmp_path / "q.onnx", ExportConfig(), EXACT
+    )
+    assert not any(run.kept for run in report.kept["blocks.1.parts.0.o.weight"])
+    assert "blocks.1.parts.0.o.A" not in report.kept
 
 
 def test_float_models_are_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from runtime import graphs
 from runtime.serve.server import Client, letters, within
 from t2r_runtime import Tokenizer
 from t2r_runtime.serve.encoders import MAX_TEXT, PER_TOKEN, WINDOW, Encoders
+from t2r_runtime.serve.grammars import Grammars
 from t2r_runtime.serve.models import MAX_PROMPT
 from t2r_runtime.serve.request_options import MAX_LOG_PROBS
 from t2r_runtime.text.tokenizer_file import Library
@@ -43,6 +44,12 @@ class Encoded:
         self.threads.add(threading.current_thread().name.rpartition("_")[0])
         if max(map(len, texts)) > WINDOW:
             assert self.go.wait(60)
+
+
+@pytest.fixture(autouse=True)
+def unprepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers prepare no grammars: that encodes a text too."""
+    monkeypatch.setattr(Grammars, "prepare", lambda self: None)
 
 
 @pytest.fixture
