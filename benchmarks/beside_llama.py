@@ -11,13 +11,12 @@ the first graph, as a control. Needs llama-cpp-python, of the extra `peers`.
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comparison.decode import FIRST_PROMPT, in_turn, kept, with_ratios
+from comparison.decode import FIRST_PROMPT, side_by_side
 from comparison.engines import require_parity
 from comparison.timing import machine
 from comparison.worker import DISCARDED, Worker
@@ -30,7 +29,6 @@ TOKENS = 20  # per turn
 HEAD = ("engine", "median (10 to 90 %)", "of llama.cpp", "memory")
 
 Opening = Callable[[int], Worker]  # makes a worker with room for so many tokens
-Work = Callable[[Worker], list[float]]
 
 
 def main() -> None:
@@ -64,46 +62,38 @@ def main() -> None:
 def steps(openings: Mapping[str, Opening], tokens: int, rounds: int) -> None:
     room = tokens + TOKENS + DISCARDED
     rows = side_by_side(
-        openings, room, lambda worker: worker.place(tokens), lambda worker: worker.decode(TOKENS), rounds
+        {name: functools.partial(opening, room) for name, opening in openings.items()},
+        lambda worker: worker.place(tokens),
+        rounds,
+        lambda worker: worker.decode(TOKENS),
+        lambda seconds: Spread.of(seconds).scaled(1e3),
     )
-    show(f"Milliseconds a step after {tokens:,} tokens", rows, lambda seconds: Spread.of(seconds).scaled(1e3))
+    show(f"Milliseconds a step after {tokens:,} tokens", rows)
 
 
 def prompts(openings: Mapping[str, Opening], tokens: int, rounds: int) -> None:
-    room, first = tokens + 1, FIRST_PROMPT
-    rows = side_by_side(openings, room, lambda worker: worker.read(first), lambda worker: [worker.read(tokens)], rounds)
-    show(f"Tokens a second of a prompt of {tokens:,}", rows, lambda seconds: Spread.of(seconds).inverse(tokens))
+    rows = side_by_side(
+        {name: functools.partial(opening, tokens + 1) for name, opening in openings.items()},
+        lambda worker: worker.read(FIRST_PROMPT),
+        rounds,
+        lambda worker: [worker.read(tokens)],
+        lambda seconds: Spread.of(seconds).inverse(tokens),
+    )
+    show(f"Tokens a second of a prompt of {tokens:,}", rows)
 
 
-def side_by_side(
-    openings: Mapping[str, Opening], room: int, prepare: Callable[[Worker], object], work: Work, rounds: int
-) -> dict[str, dict[str, Any]]:
-    """Rows of all engines, opened and prepared together, then measured in turns; `seconds` holds the times."""
-    rows: dict[str, dict[str, Any]] = {name: {} for name in openings}
-    with contextlib.ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        for name, opening in openings.items():
-            with kept(rows[name]):
-                worker = stack.enter_context(opening(room))
-                worker.open()
-                prepare(worker)
-                workers[name] = worker
-        for name, seconds in in_turn(workers, rows, rounds, work).items():
-            rows[name] |= {"seconds": seconds, **workers[name].memory()}
-    return rows
-
-
-def show(title: str, rows: dict[str, dict[str, Any]], spread: Callable[[list[float]], Spread]) -> None:
+def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a table; an engine that failed has the reason in its row."""
-    for row in rows.values():
-        if seconds := row.pop("seconds", None):
-            row |= asdict(spread(seconds))
-    with_ratios(rows)
     cells = [
-        (name, f"{row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})", f"{row['ratio']:.2f}", megabytes(row))
+        (
+            row["name"],
+            f"{row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})",
+            f"{row['ratio']:.2f}",
+            megabytes(row),
+        )
         if "median" in row
-        else (name, row["error"], "", "")
-        for name, row in rows.items()
+        else (row["name"], row["error"], "", "")
+        for row in rows
     ]
     print(f"\n{title}\n\n{table(cells, HEAD)}", flush=True)
 

@@ -7,9 +7,10 @@ random order each round; one works while the others sleep. All t2r graphs must p
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -215,16 +216,31 @@ def _side_by_side(
     spread: Callable[[list[float]], Spread],
 ) -> list[dict[str, Any]]:
     """Rows of all candidates that support `room` tokens: opened and prepared together, then measured in turns."""
-    candidates = [c for c in plan.candidates if plan.takes(c, room)]
-    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in candidates}
+    openings = {
+        c.name: functools.partial(_worker, c, files, about["threads"], room)
+        for c in plan.candidates
+        if plan.takes(c, room)
+    }
+    return [row | about for row in side_by_side(openings, prepare, rounds, work, spread)]
+
+
+def side_by_side(
+    openings: Mapping[str, Callable[[], Worker]],
+    prepare: Callable[[Worker], object],
+    rounds: int,
+    work: Callable[[Worker], list[float]],
+    spread: Callable[[list[float]], Spread],
+) -> list[dict[str, Any]]:
+    """Rows of engines by name: workers are made and prepared together, then measured in turns."""
+    rows: dict[str, dict[str, Any]] = {name: {"name": name} for name in openings}
     with contextlib.ExitStack() as stack:
         workers = {}
-        for candidate in candidates:
-            with kept(rows[candidate.name]):
-                worker = stack.enter_context(_worker(candidate, files, about["threads"], room))
+        for name, opening in openings.items():
+            with kept(rows[name]):
+                worker = stack.enter_context(opening())
                 worker.open()
                 prepare(worker)
-                workers[candidate.name] = worker
+                workers[name] = worker
         for name, seconds in in_turn(workers, rows, rounds, work).items():
             with kept(rows[name]):
                 rows[name] |= {**asdict(spread(seconds)), **workers[name].memory()}
