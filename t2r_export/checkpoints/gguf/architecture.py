@@ -25,6 +25,11 @@ EXPERT = "{expert}"  # in a name: an expert's number, of a tensor that stacks th
 PIECE = "#"  # before the number of a piece of a tensor's rows; of an expert's, "{expert}." and the number
 NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 NAMES = {**ATTENTION, **DENSE, **NORMS}
+# where the norm before the feed-forward is named after the attention
+NAMES_AFTER_ATTENTION = {**ATTENTION, **DENSE} | {
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+}
 NORMS_AFTER = {**ATTENTION, **DENSE} | {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -81,6 +86,12 @@ def sizes(data: Metadata, model_type: str, eps: str = "rms_norm_eps", lacks: str
         "tie_word_embeddings": "output.weight" not in data.tensors,
     }
     return {key: value for key, value in found.items() if key not in lacks.split()}
+
+
+def partly_rotated(found: Config) -> Config:
+    """A config of a family in which a part of each head rotates if it does not say that all do."""
+    found["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
+    return found
 
 
 def biases(data: Metadata) -> Config:

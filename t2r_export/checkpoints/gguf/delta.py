@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.gguf.architecture import (
-    ATTENTION,
-    DENSE,
     EXPERT,
+    NAMES_AFTER_ATTENTION,
     Architecture,
     Change,
     Config,
@@ -32,9 +31,7 @@ OF_DELTA: dict[str, str | tuple[str, ...]] = {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
-OF_QWEN3_5: dict[str, str | tuple[str, ...]] = {**ATTENTION, **DENSE, **OF_DELTA, "attn_norm": "input_layernorm"} | {
-    "post_attention_norm": "post_attention_layernorm"
-}
+OF_QWEN3_5: dict[str, str | tuple[str, ...]] = {**NAMES_AFTER_ATTENTION, **OF_DELTA}
 EXPERTS_OF_QWEN = {
     **{f"ffn_{part}_exps": f"mlp.experts.{EXPERT}.{part}_proj" for part in ("gate", "up", "down")},
     **{f"ffn_{part}_shexp": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},

@@ -9,6 +9,7 @@ from t2r_export.checkpoints.gguf.architecture import (
     DENSE,
     ENDS,
     NAMES,
+    NAMES_AFTER_ATTENTION,
     NORMS_AFTER,
     Architecture,
     Change,
@@ -17,6 +18,7 @@ from t2r_export.checkpoints.gguf.architecture import (
     has,
     less_one,
     neighbours,
+    partly_rotated,
     sizes,
     windows,
     with_biases,
@@ -35,9 +37,6 @@ OF_HUNYUAN = {
     **NAMES,
     **{f"attn_{part}_norm": f"self_attn.{name}_layernorm" for part, name in (("q", "query"), ("k", "key"))},
 }
-OF_SEED = {name: place for name, place in NAMES.items() if name != "ffn_norm"} | {
-    "post_attention_norm": "post_attention_layernorm"
-}
 OLMO_EPS = 1e-5  # of OLMo's norms, which have no weights
 NORMS = ("attn_norm", "ffn_norm", "output_norm")
 
@@ -55,15 +54,8 @@ def _exaone4(data: Metadata) -> Config:
     return sizes(data, "exaone4") | slides
 
 
-def _partial(data: Metadata, model_type: str, eps: str, lacks: str = "") -> Config:
-    """A family in which a part of each head rotates if the config does not say that all do."""
-    found = sizes(data, model_type, eps, lacks)
-    found["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
-    return found
-
-
 def _glm4(data: Metadata) -> Config:
-    return _partial(data, "glm4", "rms_norm_eps") | {"attention_bias": has(data, "attn_q.bias")}
+    return partly_rotated(sizes(data, "glm4")) | {"attention_bias": has(data, "attn_q.bias")}
 
 
 def _ministral3(data: Metadata) -> Config:
@@ -118,15 +110,15 @@ LLAMAS: dict[str, Architecture] = {
     "jais2": Architecture(lambda data: sizes(data, "jais2", "layer_norm_eps") | biases(data)),
     "mistral3": Architecture(_ministral3, changes=neighbours),
     "nemotron": Architecture(
-        lambda data: _partial(data, "nemotron", "norm_eps") | biases(data),
+        lambda data: partly_rotated(sizes(data, "nemotron", "norm_eps")) | biases(data),
         changes=less_one(f"{name}.weight" for name in NORMS),
     ),
     "olmo": Architecture(_olmo, {**ATTENTION, **DENSE}, changes=_of_olmo),
     "olmo2": Architecture(_olmo2, NORMS_AFTER),
     "phi2": Architecture(
-        lambda data: _partial(data, "phi", "layer_norm_eps", "head_dim"),
+        lambda data: partly_rotated(sizes(data, "phi", "layer_norm_eps", "head_dim")),
         OF_PHI2,
         {**ENDS, "output_norm": "model.final_layernorm"},
     ),
-    "seed_oss": Architecture(_seed, OF_SEED),
+    "seed_oss": Architecture(_seed, NAMES_AFTER_ATTENTION),
 }

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from t2r_export.checkpoints.gguf.architecture import EXPERT, NAMES, Architecture, Config, anywhere, has, sizes
+from t2r_export.checkpoints.gguf.architecture import (
+    EXPERT,
+    NAMES,
+    NAMES_AFTER_ATTENTION,
+    Architecture,
+    Config,
+    anywhere,
+    has,
+    partly_rotated,
+    sizes,
+)
 from t2r_export.checkpoints.gguf.metadata import Metadata
 from t2r_export.checkpoints.gguf.recurrent import ENDS_OF_LFM2, OF_LFM2, filters, lfm2
 from t2r_export.checkpoints.gguf.rope import NUMBER
@@ -16,9 +26,7 @@ SHARED = {
     "ffn_gate_inp": "mlp.gate",
 }
 OF_DOTS1 = {**NAMES, **SHARED, BIAS: "mlp.gate.e_score_correction_bias"}
-OF_GLM4_MOE = {name: place for name, place in OF_DOTS1.items() if name != "ffn_norm"} | {
-    "post_attention_norm": "post_attention_layernorm"
-}
+OF_GLM4_MOE = {**NAMES_AFTER_ATTENTION, **SHARED, BIAS: OF_DOTS1[BIAS]}
 OF_ERNIE = {**NAMES, **SHARED, BIAS: "mlp.moe_statics.e_score_correction_bias"}
 OF_LFM2_MOE = {
     **OF_LFM2,
@@ -57,9 +65,7 @@ def _beside_shared(data: Metadata, model_type: str) -> Config:
 
 
 def _glm4_moe(data: Metadata) -> Config:
-    found = _beside_shared(data, "glm4_moe")
-    found["rope_parameters"].setdefault("partial_rotary_factor", 1.0)
-    return found | {"use_qk_norm": has(data, "attn_q_norm.weight")}
+    return partly_rotated(_beside_shared(data, "glm4_moe")) | {"use_qk_norm": has(data, "attn_q_norm.weight")}
 
 
 def _ernie4_5_moe(data: Metadata) -> Config:
