@@ -107,14 +107,7 @@ def command(
     if model.suffix in GRAPHS:
         click.get_current_context().invoke(score, graph=model, text=text, provider=provider, as_json=as_json)
         return
-    try:
-        sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
-        if min(sizes, default=LEAST_LENGTH) < LEAST_LENGTH:
-            raise ValueError
-    except ValueError:
-        expected = f"lengths as integers from {LEAST_LENGTH}, separated by commas"
-        raise UserError(expected, repr(lengths), "correct --lengths") from None
-    how = reading(split)
+    sizes, how = window_lengths(lengths), reading(split)
     if not (split or {}).get("pack", True):
         raise UserError("windows across documents, as every evaluation reads", "pack=false", "leave it out")
     existing_model(model)
@@ -136,14 +129,8 @@ def command(
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
     device = choose_device("auto")
     beside = None if teacher is None else checkpoint.load(teacher, base=base if teacher.suffix == ADAPTERS else None)
-    found = evaluate_lengths(
-        loaded.model.to(device),
-        corpus.part(part),
-        sizes,
-        windows,
-        eval_tokens,
-        None if beside is None else beside.model.to(device),
-    )
+    other = None if beside is None else beside.model.to(device)
+    found = evaluate_lengths(loaded.model.to(device), corpus.part(part), sizes, windows, eval_tokens, other)
     rows = [
         [
             e.length,
@@ -160,6 +147,18 @@ def command(
         {"model": model, "part": part, "lengths": found},
         table(rows, [*HEAD, *([] if teacher is None else ["above the teacher"])]),
     )
+
+
+def window_lengths(text: str | None) -> list[int]:
+    """The value of --lengths; empty if there is none. Raises UserError for other than integers from LEAST_LENGTH."""
+    try:
+        found = [] if text is None else [int(part) for part in text.split(",")]
+        if min(found, default=LEAST_LENGTH) < LEAST_LENGTH:
+            raise ValueError
+    except ValueError:
+        expected = f"lengths as integers from {LEAST_LENGTH}, separated by commas"
+        raise UserError(expected, repr(text), "correct --lengths") from None
+    return found
 
 
 def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
