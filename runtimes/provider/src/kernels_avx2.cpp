@@ -1,4 +1,7 @@
+#define T2R_OWN_QUANTIZED_PRODUCT
 #include "kernels.inl"
+
+#include "rows_avx2.inl"
 
 namespace t2r::provider {
 

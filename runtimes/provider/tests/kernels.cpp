@@ -69,11 +69,14 @@ void products(std::size_t rows, std::size_t inner, std::size_t columns) {
         }
 }
 
-void quantized(int bits, std::size_t block, std::size_t columns, std::size_t rows, std::size_t vectors) {
+// With `is_extreme`, the largest numbers and vectors of one number: products of 8 bits that sums of 16 bits would not hold.
+void quantized(int bits, std::size_t block, std::size_t columns, std::size_t rows, std::size_t vectors, bool is_extreme = false) {
     QuantizedMatrix w{nullptr, nullptr, nullptr, rows, columns, block, (columns + block - 1) / block, bits};
     const std::size_t of_row = w.blocks * block * bits / 8, zeros_of_row = (w.blocks * bits + 7) / 8;
-    const std::vector<std::uint8_t> numbers = bytes(rows * of_row), zeros = bytes(rows * zeros_of_row);
-    const std::vector<float> scales = normals(rows * w.blocks), x = normals(vectors * columns);
+    const std::vector<std::uint8_t> zeros = bytes(rows * zeros_of_row);
+    const std::vector<std::uint8_t> numbers = is_extreme ? std::vector<std::uint8_t>(rows * of_row, 255) : bytes(rows * of_row);
+    const std::vector<float> scales = normals(rows * w.blocks);
+    const std::vector<float> x = is_extreme ? std::vector<float>(vectors * columns, -3) : normals(vectors * columns);
     w.numbers = numbers.data(), w.scales = scales.data();
     const auto number = [&](const auto &of, std::size_t row, std::size_t i) {  // number i of the row at offset `row`
         return bits == 8 ? of[row + i] : of[row + i / 2] >> (i % 2 * 4) & 15;
@@ -180,5 +183,8 @@ int main() {
             for (const std::size_t columns : {1, 33, 65, 127, 300, 1025, 1300})
                 for (const std::size_t rows : {1, 3, 17, 67})
                     for (const std::size_t vectors : {1, 2, 3, 7}) quantized(bits, block, columns, rows, vectors);
+    for (const int bits : {4, 8})
+        for (const std::size_t block : {16, 32, 64})
+            for (const std::size_t vectors : {1, 3}) quantized(bits, block, 193, 7, vectors, true);
     return wrong != 0;
 }

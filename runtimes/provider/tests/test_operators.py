@@ -17,7 +17,7 @@ from one_node import compare, same_results, several
 from onnx import TensorProto, helper
 
 SOURCES = Path(__file__).parents[1] / "src"
-KERNELS = ("avx512", "avx2", "base")
+KERNELS = ("avx512", "avxvnni", "avx2", "base")
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 5)
 
