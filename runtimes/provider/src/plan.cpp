@@ -59,8 +59,8 @@ Plan::Plan(const Graph &graph, const std::vector<Given> &inputs, std::optional<s
     }
     for (const Node &node : graph.nodes) add_node(node);
     end_at_outputs(graph);
-    place_in_arena();
     make_stages();
+    place_in_arena();
 }
 
 void Plan::add_node(const Node &node) {
@@ -98,12 +98,6 @@ void Plan::fold(std::size_t first) {
     }
     if (run.error) throw Refused("numbers that the operators take", run.error.load(), "export the model again");
     operations.resize(first);
-}
-
-std::vector<Value> Plan::outputs() const {
-    std::vector<Value> found;
-    for (const ValueId id : results) found.push_back(value(id));
-    return found;
 }
 
 bool Plan::has(const Node &node, std::size_t input) const {
@@ -203,7 +197,7 @@ void Plan::end_at_outputs(const Graph &graph) {
     }
 }
 
-// Reuses the memory of buffers after their last use (first fit).
+// Reuses the memory of buffers after the stage of their last use (first fit), or after the operation where one thread runs the stage.
 void Plan::place_in_arena() {
     std::vector<std::size_t> last(buffers.size(), 0);
     for (std::size_t i = 0; i < operations.size(); i++)
@@ -228,13 +222,15 @@ void Plan::place_in_arena() {
         arena_bytes += bytes;
         return arena_bytes - bytes;
     };
-    for (std::size_t i = 0; i < operations.size(); i++) {
+    const auto take_for = [&](std::size_t i) {
         for (const ValueId id : operations[i]->writes) {
             const auto of = static_cast<std::size_t>(value(id).buffer);
             if (buffers[of].kind != Kind::arena || is_placed[of]) continue;
             buffers[of].index = take(rounded(buffers[of].bytes) + margin);
             is_placed[of] = true;
         }
+    };
+    const auto end_after = [&](std::size_t i) {
         std::vector<std::size_t> ended;
         for (const auto *ids : {&operations[i]->reads, &operations[i]->writes})
             for (const ValueId id : *ids) ended.push_back(static_cast<std::size_t>(value(id).buffer));
@@ -243,17 +239,24 @@ void Plan::place_in_arena() {
         for (const std::size_t of : ended)
             if (last[of] == i && buffers[of].kind == Kind::arena && buffers[of].bytes && !margin)
                 give_back(buffers[of].index, buffers[of].index + rounded(buffers[of].bytes));
+    };
+    for (const Stage &stage : stages) {
+        for (std::size_t i = stage.begin; i < stage.end; i++) {
+            take_for(i);
+            if (!stage.is_shared) end_after(i);
+        }
+        for (std::size_t i = stage.begin; stage.is_shared && i < stage.end; i++) end_after(i);
     }
 }
 
 void Plan::make_stages() {
-    for (std::size_t i = 0; i < operations.size(); i++) {
-        const bool is_shared = operations[i]->is_shared;
-        if (!is_shared && !stages.empty() && !stages.back().is_shared)
-            stages.back().end = i + 1;
-        else
-            stages.push_back({is_shared, i, i + 1});
-    }
+    const auto buffer_of = [this](ValueId id) { return value(id).buffer; };
+    std::map<int, int> in_place;
+    for (const Cache &cache : caches) in_place[buffer_of(cache.present)] = buffer_of(cache.past);
+    stages = schedule(operations, [&](ValueId id) {
+        const auto found = in_place.find(buffer_of(id));
+        return found == in_place.end() ? buffer_of(id) : found->second;
+    });
 }
 
 std::unique_ptr<Run> Runs::take(std::size_t values, std::size_t bytes) {
@@ -299,10 +302,10 @@ void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
     Run &run = work.run;
     for (std::size_t s = 0; s < run.end.load(std::memory_order_relaxed); s++) {
         const Stage &stage = plan.stages[s];
-        if (stage.is_shared)
-            plan.operations[stage.begin]->run(run, thread, threads);
-        else if (thread == 0)
-            for (std::size_t i = stage.begin; i < stage.end; i++) plan.operations[i]->run(run, 0, 1);
+        for (std::size_t i = stage.begin; i < stage.end && (stage.is_shared || thread == 0); i++)
+            plan.operations[i]->run(run, stage.is_shared ? thread : 0, stage.is_shared ? threads : 1);
+        if (!stage.is_shared && thread != 0 && s + 1 < plan.stages.size())  // the next one is shared
+            for (std::size_t i = plan.stages[s + 1].begin; i < plan.stages[s + 1].end; i++) plan.operations[i]->read_ahead(run, thread, threads);
         if (thread == 0 && work.ends_after(s)) run.end.store(s + 1, std::memory_order_relaxed);  // all see it after they met
         meeting.meet();
     }

@@ -78,8 +78,17 @@ public:
     virtual ~Operation() = default;
     // Runs part `part` of `parts`; does not throw. An operation that is not shared has one part.
     virtual void run(Run &run, int part, int parts) const = 0;
+    // Reads into the processor's caches where part `part` begins, while the thread waits for the inputs.
+    virtual void read_ahead(const Run &, int, int) const {}
 
     bool is_shared = false;  // divided among threads: worth more than their meeting
+    // If it has columns, part p writes columns [begin_of(columns, p, parts, whole), …) of each of `rows` rows of its result.
+    struct Division {
+        std::size_t rows = 0, columns = 0, whole = 0;
+
+        bool operator==(const Division &other) const { return rows == other.rows && columns == other.columns && whole == other.whole; }
+    } division;
+    ValueId addend = -1;     // of it, if it has as many rows and columns, a part reads only the numbers in the places that it writes
     Ids reads, writes;
 };
 
@@ -97,6 +106,18 @@ struct Given {
     bool operator==(const Given &other) const { return type == other.type && dims == other.dims; }
 };
 
+// Operations [begin, end) that run without a meeting of the threads: of each its share by every thread, or all by one thread.
+struct Stage {
+    bool is_shared;
+    std::size_t begin, end;
+};
+
+using Operations = std::vector<std::unique_ptr<Operation>>;
+
+// Puts operations into an order that keeps what each of them reads and needs few stages. `memory_of`: a number for the memory of a value,
+// the same for values that share it.
+std::vector<Stage> schedule(Operations &operations, const std::function<int(ValueId)> &memory_of);
+
 class Plan {
 public:
     // Throws Refused for nodes, types or shapes that no operator here supports.
@@ -109,7 +130,7 @@ public:
     bool is_of_any_rows() const { return !reads_rows; }
 
     // The outputs; the caller allocates them by their shapes.
-    std::vector<Value> outputs() const;
+    const std::vector<ValueId> &outputs() const { return results; }
 
     // Thread-safe. Asks `is_ended` every 10 ms, between stages, whether to end early. Throws Refused for numbers that an operator
     // does not accept, std::runtime_error if it ended early.
@@ -146,10 +167,6 @@ private:
         std::size_t index, bytes;  // index of the input, output or constant; for arena the offset in it
     };
     struct Work;
-    struct Stage {
-        bool is_shared;
-        std::size_t begin, end;
-    };
 
     ValueId add_value(Type type, Dims dims, Kind kind, std::size_t index);
     void name(const std::string &name, ValueId id);
@@ -164,7 +181,7 @@ private:
     std::vector<Buffer> buffers;
     std::vector<std::string> constants;      // their bytes
     std::unordered_map<std::string, ValueId> names;
-    std::vector<std::unique_ptr<Operation>> operations;
+    Operations operations;
     std::vector<Stage> stages;
     std::vector<ValueId> results;
     std::optional<std::int64_t> rows;

@@ -83,8 +83,7 @@ struct TransposedProduct : Operation {
     void run(Run &run, int part, int parts) const override {
         const float *a = run.at<float>(reads[0]), *b = run.at<float>(reads[1]), *c = has_c ? run.at<float>(reads[2]) : nullptr;
         float *y = run.at<float>(writes[0]);
-        const std::size_t whole = rows > 1 ? tile_rows : 4;
-        const std::size_t first = begin_of(columns, part, parts, whole), last = begin_of(columns, part + 1, parts, whole);
+        const std::size_t first = begin_of(columns, part, parts, division.whole), last = begin_of(columns, part + 1, parts, division.whole);
         kernels().row_products(b, inner, a, rows, first, last, y, columns);
         for (std::size_t row = 0; row < rows && has_c; row++) {
             float *to = y + row * columns + first;
@@ -128,7 +127,8 @@ void build_gemm(Plan &plan, const Node &node) {
         TransposedProduct operation;
         operation.rows = static_cast<std::size_t>(dims[0]), operation.columns = static_cast<std::size_t>(dims[1]);
         operation.inner = static_cast<std::size_t>(left[1]);
-        operation.has_c = c >= 0, operation.c_row = c_row, operation.c_column = c_column;
+        operation.has_c = c >= 0, operation.c_row = c_row, operation.c_column = c_column, operation.addend = c;
+        operation.division = {operation.rows, operation.columns, operation.rows > 1 ? std::size_t{tile_rows} : 4};
         operation.is_shared = operation.rows * operation.inner * operation.columns >= 2 * worth_sharing;
         const ValueId y = plan.add_output(node, 0, Type::float32, dims);
         std::vector<ValueId> reads{a, b};

@@ -94,24 +94,53 @@ public:
 
 private:
     void run(const Ort::KernelContext &context) {
-        std::vector<Given> changing;
-        std::vector<const void *> inputs;
-        inputs.reserve(weights.size());
+        std::call_once(are_known, [&] { read_weights(context); });
+        std::vector<const void *> inputs = addresses;
+        Dims shapes;
+        shapes.reserve(last_numbers);
         for (std::size_t i = 0; i < weights.size(); i++) {
-            const Ort::ConstValue value = context.GetInput(i);
-            inputs.push_back(value.GetTensorRawData());
             if (weights[i]) continue;
-            const auto shape = value.GetTensorTypeAndShapeInfo();
-            changing.push_back({type_of(shape.GetElementType()), shape.GetShape()});
+            const Ort::ConstValue value = context.GetInput(i);
+            inputs[i] = value.GetTensorRawData();
+            add_shape(value, shapes);
         }
+        last_numbers = shapes.size();
         const OrtRunOptions *const options = options_of_run;
         const std::optional<std::int64_t> rows = rows_of(options);
-        const std::shared_ptr<const Plan> plan = plan_for(changing, rows);
+        const std::shared_ptr<const Plan> plan = plan_for(std::move(shapes), rows);
         std::vector<void *> outputs;
-        for (const Value &value : plan->outputs())
-            outputs.push_back(context.GetOutput(outputs.size(), value.dims).GetTensorMutableRawData());
+        outputs.reserve(plan->outputs().size());
+        for (const ValueId id : plan->outputs()) {
+            const Dims &dims = plan->value(id).dims;
+            outputs.push_back(context.GetOutput(outputs.size(), dims.data(), dims.size()).GetTensorMutableRawData());
+        }
         plan->run(inputs, outputs, *current_team(context), runs, [&] { return options && termination.is_wanted(options); },
                   static_cast<std::size_t>(rows.value_or(0)));
+    }
+
+    // A session's weights stay where they are: a step has a thousand of them, and a few hundred other inputs.
+    void read_weights(const Ort::KernelContext &context) {
+        std::vector<const void *> found(weights.size());
+        for (std::size_t i = 0; i < weights.size(); i++)
+            if (weights[i]) found[i] = context.GetInput(i).GetTensorRawData();
+        addresses = std::move(found);
+    }
+
+    // Adds the type, the number of dimensions and the dimensions of an input.
+    static void add_shape(const Ort::ConstValue &value, Dims &shapes) {
+        const auto shape = value.GetTensorTypeAndShapeInfo();
+        const std::size_t rank = shape.GetDimensionsCount();
+        shapes.push_back(shape.GetElementType()), shapes.push_back(static_cast<std::int64_t>(rank));
+        shapes.resize(shapes.size() + rank);
+        require(Ort::GetApi().GetDimensions(shape, shapes.data() + shapes.size() - rank, rank));
+    }
+
+    // The next input of those that `add_shape` added; moves `at` behind it.
+    static Given shape_at(Dims::const_iterator &at) {
+        const Type type = type_of(*at++);
+        const std::int64_t rank = *at++;
+        at += rank;
+        return {type, Dims(at - rank, at)};
     }
 
     std::shared_ptr<Team> current_team(const Ort::KernelContext &context) {
@@ -122,33 +151,36 @@ private:
         return team;
     }
 
-    std::shared_ptr<const Plan> plan_for(const std::vector<Given> &changing, std::optional<std::int64_t> rows) {
+    std::shared_ptr<const Plan> plan_for(Dims shapes, std::optional<std::int64_t> rows) {
         const std::lock_guard<std::mutex> lock(mutex);
         const auto found = std::find_if(plans.begin(), plans.end(), [&](const Kept &each) {
-            return each.inputs == changing && each.rows.has_value() == rows.has_value() && (each.plan->is_of_any_rows() || each.rows == rows);
+            return each.shapes == shapes && each.rows.has_value() == rows.has_value() && (each.plan->is_of_any_rows() || each.rows == rows);
         });
         if (found != plans.end()) {
             std::rotate(found, found + 1, plans.end());
             return plans.back().plan;
         }
         std::vector<Given> all;
-        auto next = changing.begin();
-        for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : *next++);
+        auto next = shapes.cbegin();
+        for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : shape_at(next));
         auto plan = std::make_shared<const Plan>(graph, all, rows);
         last_size = plan->size();
         if (plans.size() >= kept_plans && (plans.size() + 1) * plan->size() > kept_operations) plans.erase(plans.begin());
-        plans.push_back({changing, rows, plan});
+        plans.push_back({std::move(shapes), rows, plan});
         return plan;
     }
 
     struct Kept {
-        std::vector<Given> inputs;  // without the weights
+        Dims shapes;  // of the inputs that change
         std::optional<std::int64_t> rows;
         std::shared_ptr<const Plan> plan;
     };
 
     const Graph graph;
     const std::vector<std::optional<Given>> weights;  // by input; empty for inputs that change from run to run
+    std::once_flag are_known;
+    std::vector<const void *> addresses;  // of the weights
+    std::atomic<std::size_t> last_numbers{0};
     std::optional<int> threads;  // empty until the first run, if no option gives them
     std::shared_ptr<Team> team;
     Termination termination;

@@ -60,6 +60,15 @@ struct QuantizedProduct : Operation {
         matrix.zeros = has_zeros ? run.at<std::uint8_t>(reads[3]) : nullptr;
         return matrix;
     }
+    void read_ahead(const Run &run, int part, int parts) const override {
+        constexpr std::size_t most = std::size_t{1} << 16;  // bytes: read in some microseconds, as other operations take
+        const QuantizedMatrix matrix = matrix_of(run);
+        const std::size_t first = begin_of(w.rows, part, parts, division.whole), rows = begin_of(w.rows, part + 1, parts, division.whole) - first;
+        const std::size_t of_row = w.blocks * w.block * w.bits / 8, bytes = std::min(rows * of_row, most);
+        for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(matrix.numbers + first * of_row + at);
+        const std::size_t scales = bytes / of_row * w.blocks;
+        for (std::size_t at = 0; at < scales; at += 16) __builtin_prefetch(matrix.scales + first * w.blocks + at);
+    }
     void add_more(Run &run, std::size_t first, std::size_t last) const {
         if (!has_more) return;
         float *y = run.at<float>(writes[0]);
@@ -72,8 +81,7 @@ struct QuantizedProduct : Operation {
         const Layout layout(w);
         constexpr std::size_t most = 64;  // vectors at a time, so that x fits on the stack
         float *y = run.at<float>(writes[0]);
-        const std::size_t whole = vectors > 1 ? tile_rows : 4;
-        const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
+        const std::size_t first = begin_of(w.rows, part, parts, division.whole), last = begin_of(w.rows, part + 1, parts, division.whole);
         for (std::size_t from = 0; from < vectors; from += most) {
             QuantizedVector x[most];
             const std::size_t count = vectors - from < most ? vectors - from : most;
@@ -88,7 +96,7 @@ struct QuantizedProduct : Operation {
 struct ExactProduct : QuantizedProduct {
     void run(Run &run, int part, int parts) const override {
         const QuantizedMatrix matrix = matrix_of(run);
-        const std::size_t whole = vectors > 1 ? tile_rows : 4;
+        const std::size_t whole = division.whole;
         const std::size_t first = begin_of(w.rows, part, parts, whole), last = begin_of(w.rows, part + 1, parts, whole);
         if (first == last) return;
         // The next row overwrites the padding of a row's last block. Rows may be of 64 MiB each, and run does not throw.
@@ -157,8 +165,10 @@ void build_quantized_product(Plan &plan, const Node &node) {
         const bool is_sum = node.op == product_sum;  // only then one for each number of the result
         if (count != w.rows && !(is_sum && count == count_of(dims) / w.columns * w.rows)) refuse(node, "a number of the bias for each row", "others");
         operation.more_step = count == w.rows ? 0 : w.rows;
+        operation.addend = reads.back();
     }
     operation.w = w, operation.vectors = count_of(dims) / w.columns;
+    operation.division = {operation.vectors, w.rows, operation.vectors > 1 ? std::size_t{tile_rows} : 4};
     operation.is_shared = w.rows * w.columns * operation.vectors >= 2 * worth_sharing;
     Quantized quantized;
     quantized.w = w, quantized.vectors = operation.vectors;

@@ -47,6 +47,13 @@ def test_nothing_beyond_an_array_is_touched(kernels: str, build: Path) -> None:
     done([str(build / "kernels")], T2R_KERNELS=kernels)
 
 
+def test_order_of_operations(build: Path) -> None:
+    built(build, "schedule")
+    program = str(build / "schedule")
+    done([program])
+    assert subprocess.run([program, "broken"], capture_output=True).returncode == 1
+
+
 def preloaded(folder: Path, library: str, *command: str) -> subprocess.CompletedProcess[str]:
     """Run Python with sanitizers and the built library as the package."""
     package = folder / library / plugin.__name__
