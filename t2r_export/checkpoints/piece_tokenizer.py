@@ -92,7 +92,7 @@ def _scores(model: PieceModel) -> dict[str, float]:
     """The pieces that the model finds in texts, with their scores."""
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, BYTE)}
     if model.kind == "unigram":  # sentencepiece's scores of user-defined pieces
-        most = max(0.0, *(piece.score for piece in model.pieces if piece.kind == NORMAL))
+        most = max([0.0, *(piece.score for piece in model.pieces if piece.kind == NORMAL)])
         whole = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED]
         scores |= {text: most * len(text.encode()) - 0.1 for text in whole}
     return scores

@@ -111,6 +111,12 @@ def test_token_ids_from_vocabulary() -> None:
         piece_tokenizer(model, {UNKNOWN: 0, "a": 1}, "vocab.json")
 
 
+def test_a_model_of_user_defined_pieces_alone() -> None:
+    model = read_pieces(written([*PIECES[:2], ("ab", 0.0, USER_DEFINED)]), "x.spm")
+    tokenizer = Tokenizer(piece_tokenizer(model, {UNKNOWN: 0, END: 1, "ab": 2}, "vocab.json"))
+    assert tokenizer.encode("abab")[-3:] == [2, 2, 1]
+
+
 # -- compared with the library
 
 
