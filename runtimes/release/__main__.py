@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def main() -> int:
         verb.add_argument(
             "--only", nargs="*", choices=packages.PACKAGES, help=f"packages to {name}; after verify also none"
         )
-        verb.add_argument("--jdk", type=shlex.split, default=[], help="command prefix for javac and jar")
+        verb.add_argument("--jdk", type=prefix, default=[], help="command prefix for javac and jar")
         verb.add_argument(
             "--cmake", type=shlex.split, default=[], help="options of cmake, such as the path of ONNX Runtime"
         )
@@ -40,6 +41,11 @@ def main() -> int:
         print(f"release: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
+
+
+def prefix(text: str) -> list[str]:
+    """The words of a command prefix; paths are absolute, since packages are built in folders of their own."""
+    return [os.path.abspath(word) if os.sep in word and Path(word).exists() else word for word in shlex.split(text)]
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cpp_build import ROOT
 from installs import Released, contents, output
 from release import stage, versions
-from release.__main__ import main
+from release.__main__ import main, prefix
 from release.assemble import release
 from release.files import ARCHIVES
 from release.packages import Tools
@@ -157,3 +157,9 @@ def test_folder_with_files_is_refused(
 def test_output_of_a_failed_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="expected cmake .* to succeed; received:"):
         release(tmp_path / "out", ["java"], Tools(cmake=["--wrong"], build=tmp_path / "build"))
+
+
+def test_paths_of_the_jdk_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative one would be looked for in the folder where the jar is built."""
+    monkeypatch.chdir(ROOT)
+    assert prefix("'.ci/debian_java' nowhere/jdk -J-x") == [str(ROOT / ".ci" / "debian_java"), "nowhere/jdk", "-J-x"]
