@@ -116,6 +116,7 @@ def java(released: Released, place: Place, folder: Path) -> str:
     jar = released.file("java", "*.jar")
     with zipfile.ZipFile(jar) as archive:
         (folder / "Story.java").write_text(fenced(archive.read("META-INF/README.md").decode(), "java"), "utf-8")
+        assert int.from_bytes(archive.read("t2r/Decoder.class")[6:8], "big") == 66, "classes of JDK 22, the oldest"
     environment = {"LC_ALL": "C.UTF-8", "PATH": place.environment["PATH"]}  # libt2r is in the jar
     return output(folder, *jdk(), "java", "--enable-native-access=ALL-UNNAMED", "-cp", jar, "Story.java", **environment)
 
