@@ -107,3 +107,15 @@ def test_rust_is_pinned() -> None:
     commands = [line.split()[0] for line in text.partition("HASH: ")[2].splitlines()[2:7]]
     assert commands == ["curl", "echo", "chmod", "/tmp/rustup-init", "echo"] and '"$HASH  ' in text
     assert re.search(r"rustup-init .* --default-toolchain \d+\.\d+\.\d+\n", text)
+
+
+def test_images_and_the_package_of_onnx_runtime_are_pinned() -> None:
+    """Images by digest, as zizmor does not ask; the package by version and hash, compared before it is unpacked."""
+    texts = {file.stem: file.read_text("utf-8") for file in WORKFLOWS}
+    for text in texts.values():
+        images = re.findall(r"container: (.*)", text)
+        assert images and all(re.fullmatch(r"debian:[a-z]+-\d{8}@sha256:[0-9a-f]{64}", image) for image in images)
+    package = texts["check"].partition("    env:\n      ONNXRUNTIME: ")[2]
+    assert re.match(r"1\.\d+\.\d+ ", package) and len(re.findall(r"\b[0-9a-f]{64}\b", package)) == 2
+    commands = [line.split()[0] for line in package.partition("run: |\n")[2].splitlines()[:3]]
+    assert commands == ["curl", "test", "unzip"] and 'sha512sum ort.zip)" = "$HASH  ort.zip"' in package
