@@ -3,6 +3,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 JS := runtimes/js
+export ORT_DISABLE_TELEMETRY := 1
 BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')

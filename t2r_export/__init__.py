@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import t2r_runtime  # noqa: F401 (before any module imports onnxruntime, whose telemetry it turns off)
 from t2r_export.version import __version__
 
 TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C would print a traceback (t2r_runtime.__main__)

@@ -52,6 +52,17 @@ def test_runtime_imports_no_torch(tmp_path: Path) -> None:
     assert loaded_by(f"from t2r_runtime.cli import main; assert main({arguments!r}) == 0") & toolchain == set()
 
 
+@pytest.mark.parametrize("package", ["t2r_runtime", "t2r_export"])
+def test_onnx_runtime_sends_nothing(package: str, tmp_path: Path) -> None:
+    """Its own builds of 1.29 and later would leave events in this folder for a server of theirs."""
+    graph, home = graphs.save(tmp_path / "g.onnx"), tmp_path / "home"
+    home.mkdir()
+    known = {key: value for key, value in os.environ.items() if key not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    program = f"import {package}, onnxruntime as ort; ort.InferenceSession({str(graph)!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, env=known | {"HOME": str(home), "XDG_CACHE_HOME": ""})
+    assert list(home.rglob("*")) == []
+
+
 def test_the_public_names_exist() -> None:
     assert all(hasattr(t2r_runtime, name) for name in t2r_runtime.__all__)
     assert set(t2r_runtime.__all__) <= set(dir(t2r_runtime))

@@ -1,5 +1,6 @@
 #include "ort.hpp"
 
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 
@@ -17,6 +18,14 @@ std::mutex mutex;             // guards both
 std::optional<int> shared;    // number of threads shared by all graphs
 bool is_made = false;         // whether the environment exists, which fixes `shared`
 
+// The environment without the events of its builds for Windows.
+Ort::Env *silent(Ort::Env *env) {
+#ifdef _WIN32
+    env->DisableTelemetryEvents();
+#endif
+    return env;
+}
+
 const Ort::Env *make_env() {
     const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
     if (!api)
@@ -24,15 +33,20 @@ const Ort::Env *make_env() {
              printable(OrtGetApiBase()->GetVersionString()), "put a newer library in its place");
     Ort::InitApi(api);
     const std::lock_guard<std::mutex> lock(mutex);
+#ifndef _WIN32
+    // ONNX Runtime's own builds of 1.29 and later send events to Microsoft unless this is set before their environment
+    // is made
+    setenv("ORT_DISABLE_TELEMETRY", "1", 0);
+#endif
     if (!shared) {
-        const auto *made = new Ort::Env(ORT_LOGGING_LEVEL_WARNING, "t2r", log_message, nullptr);
+        const auto *made = silent(new Ort::Env(ORT_LOGGING_LEVEL_WARNING, "t2r", log_message, nullptr));
         is_made = true;
         return made;
     }
     Ort::ThreadingOptions threads;
     threads.SetGlobalIntraOpNumThreads(*shared ? *shared : usable_threads());
     threads.SetGlobalInterOpNumThreads(1);
-    const auto *made = new Ort::Env(threads, log_message, nullptr, ORT_LOGGING_LEVEL_WARNING, "t2r");
+    const auto *made = silent(new Ort::Env(threads, log_message, nullptr, ORT_LOGGING_LEVEL_WARNING, "t2r"));
     is_made = true;
     return made;
 }

@@ -12,6 +12,10 @@ export const DEFAULT_PROVIDER = "cpu";
 export const PACKAGE = "onnxruntime-node";
 export const KEEPS_ON_GPU = false; // its WebGPU provider returns states to the CPU
 
+// ONNX Runtime's packages of 1.29 and later send events to Microsoft unless this is set before they are loaded. Here, in the
+// thread that starts workers: a worker's own `process.env` is a copy.
+process.env.ORT_DISABLE_TELEMETRY ??= "1";
+
 /** The module of ONNX Runtime. @param {string} _provider @returns {Promise<any>} */
 export function loadOrt(_provider) {
   // @ts-ignore an optional peer dependency

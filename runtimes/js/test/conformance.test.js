@@ -44,6 +44,18 @@ test("every golden case passes", async () => {
   assert.ok(lines.slice(0, -1).every((line) => line.startsWith("ok ")));
 });
 
+test("ONNX Runtime sends nothing: its packages of 1.29 and later would leave events in this folder", async () => {
+  const home = await mkdtemp(join(tmpdir(), "t2r-home-"));
+  const env = { ...process.env, HOME: home, XDG_CACHE_HOME: "" };
+  delete env.CI;
+  delete env.ORT_DISABLE_TELEMETRY;
+  const index = new URL("../src/index.js", import.meta.url);
+  const opens = `import { Decoder } from "${index}"; await Decoder.open(${JSON.stringify(join(TINY, "clamp.onnx"))});`;
+  await promisify(execFile)(process.execPath, ["--input-type=module", "-e", opens], { env });
+  assert.deepEqual(await readdir(home), []);
+  await rm(home, { recursive: true });
+});
+
 test("a folder that is none is one line, and exit 2", async () => {
   const { code, stderr } = await program("/nowhere");
   assert.equal(code, 2);

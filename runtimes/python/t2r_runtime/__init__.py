@@ -11,6 +11,7 @@ Names are imported on first use, and onnxruntime and tokenizers when the first g
 from __future__ import annotations
 
 import importlib
+import os
 
 TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during it would print a traceback
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from t2r_runtime.text.tokenizer import StreamingDetokenizer, Tokenizer
     from t2r_runtime.translate.beam import Beam, Translation
     from t2r_runtime.translate.translator import Translator
+
+# ONNX Runtime's own packages of 1.29 and later send events to Microsoft unless this is set before they are imported
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 

@@ -191,6 +191,7 @@ def open_session(
     """
     import onnxruntime as ort
 
+    ort.disable_telemetry_events()  # on Windows; elsewhere t2r_runtime/__init__.py turned them off
     if extra and provider.ort_name == CPU:
         expected = "no options for the provider cpu, which has none"
         raise UserError(expected, ", ".join(extra), "leave them out", "provider")
