@@ -111,13 +111,24 @@ def test_golden_files_on_our_provider(plugin: Path, tmp_path: Path) -> None:
     assert python("-c", PROGRAM, tmp_path / "tiny", {"provider": "t2r"}, plugin=plugin) == passed(cases)
 
 
-def test_kernels_of_our_provider(tmp_path: Path) -> None:
-    """The plain loops, against sums in double precision."""
-    sources = [PROVIDER / "tests" / "kernels.cpp", *(PROVIDER / "src" / f"kernels{part}.cpp" for part in ("", "_base"))]
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
     flags = [f"--sysroot={SYSROOT}", "-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math"]
-    command = [COMPILER, *flags, f"-I{PROVIDER / 'src'}", *sources, "-o", tmp_path / "kernels"]
-    subprocess.run(command, check=True, timeout=300)
-    assert emulated(tmp_path / "kernels") == ""
+    command = [COMPILER, *flags, f"-I{PROVIDER / 'src'}"]
+    more = {"_dotprod": "-march=armv8.2-a+dotprod"}
+    for part in ("", "_base", "_neon", "_dotprod"):
+        source, option = PROVIDER / "src" / f"kernels{part}.cpp", more.get(part, "-O3")
+        subprocess.run([*command, option, "-c", source, "-o", folder / f"{part}.o"], check=True, timeout=300)
+    sources = [PROVIDER / "tests" / "kernels.cpp", *folder.glob("*.o")]
+    subprocess.run([*command, *sources, "-o", folder / "kernels"], check=True, timeout=300)
+    return folder / "kernels"
+
+
+@pytest.mark.parametrize("table, processor", [("base", 0), ("neon", 0), ("dotprod", 1), ("", 0), ("", 1)])
+def test_kernels_of_our_provider(kernels: Path, table: str, processor: int) -> None:
+    """Against sums in double precision. Without a table's name, the processor's best."""
+    assert emulated(kernels, processor=PROCESSORS[processor], T2R_KERNELS=table) == ""
 
 
 def test_operators_of_our_provider(plugin: Path) -> None:

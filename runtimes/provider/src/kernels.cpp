@@ -5,6 +5,10 @@
 
 #ifdef T2R_X86
 #include <cpuid.h>
+#elif defined(T2R_ARM64) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(T2R_ARM64) && defined(_WIN32)
+#include <windows.h>
 #endif
 
 namespace t2r::provider {
@@ -25,16 +29,32 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 
+#elif defined(T2R_ARM64)
+
+bool has_dotprod() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) >> 20 & 1;  // HWCAP_ASIMDDP
+#elif defined(_WIN32)
+    return IsProcessorFeaturePresent(43);  // PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE
+#else
+    return true;  // all of Apple's
+#endif
+}
+
 #endif
 
+// Of the sets, the asked one, or the best that follows it.
 const Kernels &best() {
-#ifdef T2R_X86
     const char *const given = std::getenv("T2R_KERNELS");
     const std::string asked = given ? given : "";
-    bool may = asked.empty() || asked == "avx512";  // of the sets, the asked one or the best that follows it
+#ifdef T2R_X86
+    bool may = asked.empty() || asked == "avx512";
     if (may && has_avx512()) return avx512_kernels;
     if ((may |= asked == "avxvnni") && has_avxvnni()) return avxvnni_kernels;
     if (asked != "base" && has_avx2()) return avx2_kernels;
+#elif defined(T2R_ARM64)
+    if ((asked.empty() || asked == "dotprod") && has_dotprod()) return dotprod_kernels;
+    if (asked != "base") return neon_kernels;
 #endif
     return base_kernels;
 }

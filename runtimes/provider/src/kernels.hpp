@@ -80,13 +80,16 @@ struct Kernels {
 // Length of a vector that is multiplied with w, rounded up to whole registers. Static: each kind of processor has a copy.
 static inline std::size_t padded(const QuantizedMatrix &w) { return (w.blocks * w.block + 127) / 128 * 128; }
 
-// The best table for this processor; T2R_KERNELS (base, avx2, avxvnni, avx512) selects a lesser one.
+// The best table for this processor; T2R_KERNELS (base; avx2, avxvnni, avx512; neon, dotprod) selects a lesser one.
 const Kernels &kernels();
 
 extern const Kernels base_kernels;
 #if defined(__x86_64__) || defined(_M_X64)
 #define T2R_X86 1
 extern const Kernels avx2_kernels, avxvnni_kernels, avx512_kernels;
+#elif defined(__aarch64__)
+#define T2R_ARM64 1
+extern const Kernels neon_kernels, dotprod_kernels;
 #endif
 
 }  // namespace t2r::provider
