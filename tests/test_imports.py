@@ -81,8 +81,8 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 LINES = {
     ("t2r_export", "*.py"): 45_830,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 15_876,
-    ("tests", "*.py"): 61_085,
+    ("runtimes/python/t2r_runtime", "*.py"): 15_905,
+    ("tests", "*.py"): 61_250,
     ("benchmarks", "*.py"): 8_470,
     ("docs", "*.md"): 4_900,
 }

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import small
+from runtime.clock import set_even
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.decode.drafts import Lookup, Model
 from t2r_runtime.decode.generate import Request
@@ -130,8 +131,7 @@ def test_accepted_drafts_save_runs(made: dict[str, Decoder], monkeypatch: pytest
     text = [*PROMPT, *by_steps(decoder, 200, rules)]
     run = decoder._states._run
     monkeypatch.setattr(decoder._states, "_run", lambda *a: (runs.append(1), run(*a))[1])
-    # a clock under which more tokens per run cost little
-    monkeypatch.setattr(Pace, "_time", lambda self, tokens: 1 + 0.01 * tokens)
+    set_even(monkeypatch, decoder)
     decoder.reset()
     decoder.generate(PROMPT, 200, rules, draft=Told(text, 1.0))
     assert len(runs) < 30
@@ -201,30 +201,41 @@ def test_lookup_periodic_continuation() -> None:
 
 
 def paced(
-    pace: Pace, kind: str, share_right: float, tokens: int, slope: float, check: float = 0.0
+    pace: Pace, kind: str, share_right: float, tokens: int, slope: float, check: float = 0.0, after: float = 0.0
 ) -> tuple[float, list[int]]:
     """Generate with drafts of which a given share of runs is all right and the others all wrong.
 
-    A run takes 1 s plus `slope` s per token after the first; one of several tokens `check` s more. Returns seconds per
-    token and the draft lengths.
+    A run takes 1 s plus `slope` s per token after the first; one of several tokens `check` s more, and the step after
+    it `after` s more. Returns seconds per token and the draft lengths.
     """
     took, depths, rng, written, waiting = 0.0, [], np.random.default_rng(0), 0, 1
+    count = 1
     while written < tokens:
         depths.append(pace.depth(kind, waiting))
-        count = waiting + depths[-1]
-        seconds = 1 + slope * (count - 1) + check * (count > 1)
+        before, count = count, waiting + depths[-1]
+        seconds = 1 + slope * (count - 1) + (check if count > 1 else after * (before > 1))
         right = depths[-1] if rng.random() < share_right else 0
         pace.times.ran(count, seconds)
-        pace.judged(kind, depths[-1], waiting, right, right + 1)
+        pace.judged(kind, depths[-1], right, right + 1)
         took, written, waiting = took + seconds, written + right + 1, right + 1
     return took / written, depths
 
 
-@pytest.mark.parametrize(("slope", "check"), [(0.05, 0.0), (0.3, 0.0), (1.2, 0.0), (0.15, 2.6)])
+COSTS = [(0.05, 0.0, 0.0), (0.3, 0.0, 0.0), (1.2, 0.0, 0.0), (0.15, 2.6, 0.0), (0.3, 0.3, 2.0)]
+
+
+@pytest.mark.parametrize(("slope", "check", "after"), COSTS)
 @pytest.mark.parametrize("length", [200, 1000])
-def test_pace_bounded_loss(slope: float, check: float, length: int) -> None:
-    took, depths = paced(Pace(Times()), "wrong", 0.0, length, slope, check)
+def test_pace_bounded_loss(slope: float, check: float, after: float, length: int) -> None:
+    took, depths = paced(Pace(Times()), "wrong", 0.0, length, slope, check, after)
     assert any(depths) and took < 1.03
+
+
+@pytest.mark.parametrize(("slope", "check", "after"), COSTS)
+def test_pace_of_short_texts(slope: float, check: float, after: float) -> None:
+    """The allowance is that of all texts, not of each."""
+    times = Times()
+    assert sum(paced(Pace(times), "wrong", 0.0, 20, slope, check, after)[0] for _ in range(20)) < 20 * 1.03
 
 
 def test_pace_gains_with_good_drafts() -> None:
@@ -246,18 +257,18 @@ def test_pace_skips_hopeless_drafts() -> None:
 def test_pace_per_kind() -> None:
     pace = Pace(Times({1: 1.0}))
     for _ in range(40):
-        pace.judged("wrong", 3, 1, 0, 1)
-        pace.judged("right", 3, 1, 3, 4)
+        pace.judged("wrong", 3, 0, 1)
+        pace.judged("right", 3, 3, 4)
     assert pace.depth("wrong", 1) == 0 and pace.depth("right", 1) > 0
 
 
 def test_pace_retries_after_rest() -> None:
     pace = Pace(Times({1: 1.0}))
     for _ in range(5):
-        pace.judged("poor", 1, 1, 0, 1)
+        pace.judged("poor", 1, 0, 1)
     assert pace.depth("poor", 1) == 0
     for _ in range(150):
-        pace.judged(None, 0, 1, 0, 1)
+        pace.judged(None, 0, 0, 1)
     assert pace.depth("poor", 1) > 0
 
 
@@ -275,8 +286,8 @@ def test_a_text_alone_in_a_pool(
 ) -> None:
     """Drafts for the first text, until another joins and after that ends; all tokens but the newest have been read
     where its states are asked for."""
-    monkeypatch.setattr(Pace, "_time", lambda self, tokens: 1 + 0.01 * tokens)
     decoder, rules, counts = made[name], SAMPLINGS[sampling], list[tuple[int, int]]()
+    set_even(monkeypatch, decoder)
     pool = Pool(decoder, 2, drafted=lambda *pair: counts.append(pair))
     [text] = pool.add([5, 1, 2], 90, [rules])
 
@@ -331,5 +342,5 @@ def test_pace_depth_grows_with_acceptance() -> None:
 def test_pace_trusts_by_acceptance() -> None:
     pace = Pace(Times())
     for _ in range(20):
-        pace.judged("poor", 3, 1, 0, 1)
+        pace.judged("poor", 3, 0, 1)
     assert not pace.trusts("poor", 3, 5)

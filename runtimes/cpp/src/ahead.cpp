@@ -51,7 +51,7 @@ Logits Ahead::logits(std::int64_t left, Wanted wanted) {
 void Ahead::settle() {
     if (!ran) return;
     ran = false;
-    const std::size_t read = waiting.size(), checked = guesses.size();
+    const std::size_t checked = guesses.size();
     std::size_t right = 0;
     while (right < std::min(checked, fresh.size()) && guesses[right] == fresh[right]) right++;
     if (trusted && fresh.size() <= checked) {  // one was wrong, or the text ended earlier
@@ -63,7 +63,7 @@ void Ahead::settle() {
         waiting = fresh;
         if (trusted) waiting.erase(waiting.begin(), waiting.end() - 1);
     }
-    pace.judged(kind, checked, read, right, fresh.size());
+    pace.judged(kind, checked, right, fresh.size());
     lookup.read(fresh);
     guesses.clear();
     fresh.clear();

@@ -8,8 +8,9 @@ namespace t2r {
 namespace {
 
 constexpr std::size_t depths[] = {1, 2, 3, 5, 7, 11, 15};  // draft tokens of a run
-constexpr std::size_t untimed = 1, rest = 64, pause = 8;
+constexpr std::size_t untimed = 1, rest = 64, pause = 8, after = 3;  // after: steps that a run of several tokens slows
 constexpr double hoped = 0.9, latest = 0.3, worth = 1.05, slope = 0.15, share_of_steps = 0.01, most_allowance = 4;
+constexpr double dear = 2, slow = 4;  // the most that a run costs, of what is expected, and a step after it, in steps
 
 }  // namespace
 
@@ -30,10 +31,16 @@ std::vector<std::int64_t> Lookup::propose(std::size_t most) const {
 }
 
 void RunTimes::ran(std::size_t tokens, double took) {
-    if (prepared.insert(tokens).second) return;
+    const double step = known() ? seconds.at(1) : took;
+    singles = tokens == 1 ? singles + 1 : 0;
+    if (tokens > 1) left -= std::min(took, dear * (known() ? of(static_cast<double>(tokens)) : took)) / step;
+    else left -= singles > after ? 1 : std::min(std::max(took / step, 1.0), slow);
+    if (prepared.insert(tokens).second || (tokens == 1 && singles <= after)) return;
     const double before = seconds.emplace(tokens, took).first->second;
     seconds[tokens] = std::min(took, before + latest * (took - before));
 }
+
+void RunTimes::chose(std::size_t tokens) { left = std::min(left + (1 + share_of_steps) * static_cast<double>(tokens), most_allowance); }
 
 double RunTimes::of(double tokens) const {
     auto more = seconds.lower_bound(static_cast<std::size_t>(std::ceil(tokens)));
@@ -59,7 +66,7 @@ std::size_t Pace::depth(std::size_t kind, std::size_t waiting) {
     std::size_t best = 0;
     for (const std::size_t n : depths) {
         if (n > untimed && !times.several()) break;
-        const bool affordable = rejected * (steps(static_cast<double>(waiting + n)) - now) <= allowance;
+        const bool affordable = rejected * (steps(static_cast<double>(waiting + n)) - now) <= times.allowance();
         if (affordable && (!best || rate(n, kind, waiting) > rate(best, kind, waiting))) best = n;
     }
     if (best && rate(best, kind, waiting) > worth * rate(0, kind, waiting)) return best;
@@ -71,11 +78,9 @@ bool Pace::trusts(std::size_t kind, std::size_t guesses, std::size_t waiting) co
     return read_again(guesses, kind, waiting, true) < read_again(guesses, kind, waiting, false);
 }
 
-void Pace::judged(std::size_t kind, std::size_t guesses, std::size_t waiting, std::size_t right, std::size_t chosen) {
+void Pace::judged(std::size_t kind, std::size_t guesses, std::size_t right, std::size_t chosen) {
     written += chosen;
-    const bool a_step = !guesses && waiting == 1;
-    const double gained = a_step || !times.known() ? 0 : static_cast<double>(chosen) - steps(static_cast<double>(waiting + guesses));
-    allowance = std::min(allowance + share_of_steps * static_cast<double>(chosen) + gained, most_allowance);
+    times.chose(chosen);
     if (!guesses) return;
     Judged &judged = kinds[kind];
     judged.at = written;

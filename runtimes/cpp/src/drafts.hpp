@@ -27,9 +27,15 @@ private:
 };
 
 // Seconds of runs by their number of tokens, kept for a decoder's texts. The first run of a size, which sets it up, does not count.
+// Time lost by wrong drafts is paid from an allowance: a small share of the time of single steps plus the time gained by right drafts,
+// up to a limit. A run costs what it took, and what the steps after it took longer, where two graphs do not fit into a cache; but a
+// pause of the process must not end all drafts, so both are bounded.
 class RunTimes {
 public:
     void ran(std::size_t tokens, double seconds);
+    // Tokens were chosen.
+    void chose(std::size_t tokens);
+    double allowance() const { return left; }  // in steps
     // Whether a single step has been timed, which must be before `of`.
     bool known() const { return seconds.count(1) > 0; }
     bool several() const { return known() && seconds.rbegin()->first > 1; }
@@ -39,10 +45,11 @@ public:
 private:
     std::map<std::size_t, double> seconds;
     std::set<std::size_t> prepared;
+    double left = 2;
+    std::size_t singles = 3;  // since the last run of several tokens
 };
 
-// The number of draft tokens of each run, from run times and the share of right drafts. Time lost by wrong drafts is paid from an
-// allowance: a small share of the time of single steps plus the time gained by right drafts, up to a limit.
+// The number of draft tokens of each run, from run times and the share of right drafts.
 class Pace {
 public:
     explicit Pace(RunTimes &times) : times(times) {}
@@ -52,7 +59,7 @@ public:
     // Whether the states should include the draft tokens: right ones are then not read again, else the waiting ones are.
     bool trusts(std::size_t kind, std::size_t guesses, std::size_t waiting) const;
     // The first `right` of `guesses` draft tokens were right, and `written` tokens were chosen.
-    void judged(std::size_t kind, std::size_t guesses, std::size_t waiting, std::size_t right, std::size_t written);
+    void judged(std::size_t kind, std::size_t guesses, std::size_t right, std::size_t written);
 
     RunTimes &times;
 
@@ -69,7 +76,6 @@ private:
 
     std::array<Judged, Lookup::longest + 1> kinds = hopeful();
     static std::array<Judged, Lookup::longest + 1> hopeful();
-    double allowance = 2;  // in steps
     std::size_t written = 0;
 };
 

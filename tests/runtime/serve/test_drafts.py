@@ -13,10 +13,10 @@ import pytest
 
 import small
 from cli_models import LETTERS, letter_tokenizer
+from runtime.clock import set_even
 from runtime.serve.server import Client, within
 from t2r_export.config.export import ExportConfig
 from t2r_export.export import export
-from t2r_runtime.decode.pace import Pace
 
 FORM = {"guided_regex": "(abcd)*"} if importlib.util.find_spec("llguidance") else {}
 ASKED: list[dict[str, Any]] = [
@@ -41,7 +41,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def drafting(monkeypatch: pytest.MonkeyPatch, graph: Path) -> Iterator[Client]:
     """A clock under which more tokens per run cost little."""
-    monkeypatch.setattr(Pace, "_time", lambda self, tokens: 1 + 0.01 * tokens)
+    set_even(monkeypatch)
     with within(graph, drafts=True) as client:
         yield client
 

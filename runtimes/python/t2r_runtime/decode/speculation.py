@@ -154,7 +154,7 @@ class Ahead:
             self._waiting = [*self._waiting, *new]
         else:
             self._waiting = new[-1:] if self._trusted else new
-        self._pace.judged(self._kind, len(guesses), read, right, len(new))
+        self._pace.judged(self._kind, len(guesses), right, len(new))
         if guesses:
             self._counted(len(guesses), right)
         self._drafter.read(new)
