@@ -72,12 +72,14 @@ def sampling(name: str, computed: Computed | None = None) -> dict[str, Any]:
     return {"graph": f"{name}.onnx", "texts": texts}
 
 
-def text(made: Computed, prompt: Sequence[int], options: dict[str, Any], ends: Sequence[int]) -> list[int]:
+def text(
+    made: Computed, prompt: Sequence[int], options: dict[str, Any], ends: Sequence[int], length: int = LENGTH
+) -> list[int]:
     """The tokens that follow a prompt at the start of a text. Raises NearAnEdge."""
     states, tokens, stop = made.initial(1), list(prompt), options.get("stop_tokens", ends)
     for token in tokens[:-1]:
         _, states = made.step(np.array([token]), states)
-    for draw in range(LENGTH):
+    for draw in range(length):
         logits, states = made.step(np.array(tokens[-1:]), states)
         token, margin = choose(logits[0].tolist(), tokens, draw, **options)
         if margin < MARGIN:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import adapters, bad, calls, edited, families, history, parts, rows, sentences, texts, translator
+from golden import adapters, bad, calls, drafts, edited, families, history, parts, rows, sentences, texts, translator
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -25,6 +25,7 @@ def write(folder: Path) -> None:
             write_bytes(folder / f"{name}.json", ("{\n" + ",\n".join(entries) + "\n}\n").encode())
             cases.append({"case": name, "kind": kind, "file": f"{name}.json"})
     write_bytes(folder / sentences.NAME, sentences.written())
+    write_bytes(folder / drafts.NAME, drafts.written())
     lines = ",\n".join(json.dumps(case) for case in cases)
     write_bytes(folder / INDEX, f'{{"golden": 1, "cases": [\n{lines}\n]}}\n'.encode())
 
@@ -45,6 +46,7 @@ KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
     _sampled,
     edited.cases,
     history.cases,
+    drafts.cases,
     texts.cases,
     parts.cases,
     families.cases,

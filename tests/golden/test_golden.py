@@ -30,7 +30,7 @@ from t2r_runtime.session.states import States
 from t2r_runtime.translate.copies import Copies
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
-MOST = 2_400_000  # bytes
+MOST = 2_450_000  # bytes
 Case = dict[str, Any]
 PENALTIES = {"repetition_penalty", "no_repeat_ngram"}
 HASH = re.compile(r"\.[0-9a-f]{12}\.")

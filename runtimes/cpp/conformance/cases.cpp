@@ -39,18 +39,21 @@ t2r_sampling sampling_of(const Decoder &decoder, Json::Value options, std::vecto
     return sampling;
 }
 
-void draw(const Decoder &decoder, Json::Value text) {
+void draw(const Decoder &decoder, Json::Value text, bool drafts) {
     std::vector<std::int64_t> stops;
     const t2r_sampling sampling = sampling_of(decoder, text.at("options"), stops);
     const std::vector<std::int64_t> prompt = integers(text.at("prompt"));
-    for (const t2r_callback callback : {t2r_callback{go_on}, t2r_callback{nullptr}}) {
+    for (const int way : {0, 1, 2}) {
+        if (way == 2 && !drafts) continue;
+        const t2r_callback callback = way == 0 ? go_on : t2r_callback{nullptr};
+        if (drafts) ok(t2r_draft(decoder, way == 2));
         const std::int64_t *tokens;
         std::size_t count;
         ok(t2r_reset(decoder, 1));
         ok(t2r_generate(decoder, prompt.data(), prompt.size(), text.at("max_tokens").integer(), &sampling, callback, nullptr,
                         &tokens, &count));
         require(std::vector<std::int64_t>(tokens, tokens + count) == integers(text.at("tokens")),
-                std::string("other tokens ") + (callback ? "with" : "without") + " a callback");
+                std::string("other tokens ") + (callback ? "with" : "without") + " a callback" + (way == 2 ? ", with drafts" : ""));
         require(decoder.info().position == static_cast<std::int64_t>(prompt.size() + count) - 1, "another number of tokens read");
     }
 }
@@ -193,7 +196,8 @@ void compare_call(const Decoder &decoder, const std::string &folder, Json::Value
 
 void run_sampling(const std::string &folder, Json::Value golden) {
     const Decoder decoder(place(folder, golden.at("graph")));
-    golden.at("texts").each([&](Json::Value text) { draw(decoder, text); });
+    const bool drafts = golden.find("draft").has_value();
+    golden.at("texts").each([&](Json::Value text) { draw(decoder, text, drafts); });
 }
 
 void run_calls(const std::string &folder, Json::Value golden) {

@@ -1,5 +1,6 @@
 // drafts GRAPH: texts with drafts are those by steps, and so are the states after them. Under a clock on which every run takes as
 // long, prints the fewest runs of a greedy text of 107 tokens, or of those that have positions.
+// drafts drafts.json --given: the runs of texts that are known before are those of Python.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "../conformance/case.hpp"
 #include "generate.hpp"
 
 namespace {
@@ -51,9 +53,51 @@ void compare(t2r::Decoder &plain, t2r::Decoder &drafted) {
     }
 }
 
+using Tokens = std::vector<std::int64_t>;
+
+// Writes a text as Ahead does, with the times of runs given by their number of tokens.
+void replay(t2r::Json::Value given) {
+    const Tokens text = conformance::integers(given.at("tokens"));
+    std::vector<double> times;
+    given.at("times").each([&](t2r::Json::Value time) { times.push_back(time.real()); });
+    t2r::RunTimes run_times;
+    t2r::Pace pace(run_times);
+    t2r::Lookup lookup;
+    std::size_t written = 0, waiting = 1;
+    lookup.read(conformance::integers(given.at("prompt")));
+    given.at("runs").each([&](t2r::Json::Value run) {
+        std::vector<t2r::Json::Value> wanted;
+        run.each([&](t2r::Json::Value part) { wanted.push_back(part); });
+        const std::size_t kind = lookup.matched(), depth = kind ? pace.depth(kind, waiting) : 0;
+        const Tokens guesses = lookup.propose(std::min({depth, 32 - waiting, text.size() - written - 1}));
+        const bool trusted = !guesses.empty() && pace.trusts(kind, guesses.size(), waiting);
+        std::size_t right = 0;
+        while (right < guesses.size() && guesses[right] == text[written + right]) right++;
+        if (static_cast<std::size_t>(wanted.at(0).integer()) != waiting || conformance::integers(wanted.at(1)) != guesses ||
+            static_cast<std::size_t>(wanted.at(2).integer()) != waiting + (trusted ? guesses.size() : 0) ||
+            static_cast<std::size_t>(wanted.at(3).integer()) != right)
+            wrong("another run");
+        run_times.ran(waiting + guesses.size(), times[waiting + guesses.size() - 1]);
+        const auto from = text.begin() + static_cast<std::ptrdiff_t>(written);
+        const Tokens fresh(from, from + static_cast<std::ptrdiff_t>(right) + 1);
+        pace.judged(kind, guesses.size(), right, fresh.size());
+        lookup.read(fresh);
+        written += fresh.size();
+        if (!trusted) waiting = fresh.size();
+        else waiting = right == guesses.size() ? 1 : waiting + fresh.size();
+    });
+    if (written != text.size()) wrong("another length of a text");
+}
+
 }  // namespace
 
 int main(int count, char **arguments) try {
+    if (count == 3) {
+        int texts = 0;
+        conformance::read_json(arguments[1])->root().each([&](t2r::Json::Value given) { replay(given), texts++; });
+        std::printf("%d texts\n", texts);
+        return 0;
+    }
     if (count != 2) return 2;
     t2r::Options options;
     options.threads = 1;

@@ -19,6 +19,10 @@ def test_texts_and_states_are_those_of_steps(name: str, release: Path, run: Run,
     assert int(done.stdout.split()[0]) < 60 or name == "lstm", "107 tokens of a text that repeats itself"
 
 
+def test_runs_are_those_of_python(release: Path, run: Run) -> None:
+    assert run(release / "drafts", GOLDEN / "drafts.json", "--given").stdout == "6 texts\n"
+
+
 def test_a_graph_without_a_draft_check_graph(library: Library) -> None:
     decoder = Decoder(library, GOLDEN / "prefill.onnx")
     with pytest.raises(Failed, match="graph: expected a draft-check graph beside the step graph; received none"):

@@ -90,9 +90,10 @@ async function compareEnd(decoder, golden) {
 
 async function sampling(golden, folder, options) {
   await opened(golden.graph, folder, options, async (decoder) => {
+    const ways = [["alone", null, false], ["with a callback", () => true, false], ...(golden.draft ? [["with drafts", null, true]] : [])];
     for (const [n, { prompt, max_tokens, options: rules = {}, tokens }] of golden.texts.entries()) {
-      for (const callback of [null, () => true]) {
-        const way = callback ? "with a callback" : "alone";
+      for (const [way, callback, draft] of ways) {
+        if (golden.draft) await decoder.draft(draft);
         await decoder.reset(1);
         same(await decoder.generate(prompt, max_tokens, camelCased(rules), { onToken: callback }), tokens, `text ${n} ${way}`);
         same([decoder.position], [prompt.length + tokens.length - 1], `tokens read of text ${n} ${way}`);

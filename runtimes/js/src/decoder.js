@@ -2,7 +2,9 @@
 
 import { checkpoint } from "./aborts.js";
 import { ADAPTER, adapterState } from "./adapters.js";
+import { Ahead } from "./ahead.js";
 import { isList, openOptions, watchersOf } from "./arguments.js";
+import { RunTimes } from "./drafts.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
@@ -23,6 +25,7 @@ export class Decoder {
   #positions = [0];
   #history = [new History()];
   #options;
+  #drafts = /** @type {RunTimes | null} */ (null); // null: none are made
 
   /** @private use Decoder.open */
   constructor(graphs, options) {
@@ -151,6 +154,26 @@ export class Decoder {
     });
   }
 
+  /**
+   * Whether `stream` and `generate`, from now on, guess the next tokens by what followed the latest ones before, and check several
+   * guesses in one run of the draft-check graph. The text is the same except for rounding; a text has few guesses if they do not pay off.
+   * @param {boolean} lookup
+   * @param {import("./types.js").CallOptions} [call]
+   * @returns {Promise<void>}
+   * @throws {T2RError} graph: no draft-check graph; as Decoder.open, for that graph
+   */
+  async draft(lookup, call = {}) {
+    const { signal } = watchersOf(call);
+    if (typeof lookup !== "boolean") throw new T2RError("argument", "true or false", shown(lookup), "correct it");
+    return this.#graphs.alone(async () => {
+      if (lookup && this.signature.graphs.draft_check === undefined) {
+        throw new T2RError("graph", "a draft-check graph beside the step graph", "none", "export with --draft-check");
+      }
+      if (lookup && !this.#graphs.opened("draft_check")) await this.#graphs.openBeside("draft_check", signal);
+      this.#drafts = lookup ? (this.#drafts ?? new RunTimes()) : null;
+    });
+  }
+
   /** Copies of all states, by name. @returns {Promise<Map<string, import("./types.js").State>>} */
   async state() {
     return this.#graphs.alone(() => this.#states.fetch());
@@ -231,8 +254,8 @@ export class Decoder {
   }
 
   /**
-   * Yield the tokens that follow a prompt. The caller may break early. The last token is chosen but not read. Options are those of
-   * contract/generation.md.
+   * Yield the tokens that follow a prompt. The caller may break early. The last token is chosen but not read; with drafts, others
+   * may be unread until the stream ends, which `position` tells. Options are those of contract/generation.md.
    * @param {import("./types.js").Tokens} prompt
    * @param {number} maxTokens
    * @param {import("./types.js").SamplingOptions} [options]
@@ -244,8 +267,10 @@ export class Decoder {
     const { signal } = watchersOf(call);
     this.#graphs.enter();
     try {
-      const request = this.#checked(prompt, maxTokens, options);
-      yield* tokensOf(request, (rows, wanted) => this.#read(rows, wanted, signal), () => this.#history[0].latest);
+      const request = this.#checked(prompt, maxTokens, options), history = this.#history[0];
+      const ahead = this.#drafts && new Ahead(this.#runs(signal), [...history.latest, ...request.ids], this.#drafts);
+      const read = (rows, wanted) => this.#read(rows, wanted, signal);
+      yield* tokensOf(request, read, () => (ahead ? ahead.text : history).latest, ahead);
     } finally {
       this.#graphs.leave();
     }
@@ -308,6 +333,21 @@ export class Decoder {
     }
     requireBatch(signature, found.length, most);
     return found;
+  }
+
+  /** @returns {import("./ahead.js").Runs} */
+  #runs(signal) {
+    const { maxPositions: most, pastEnd: end } = this.signature, graph = this.#graphs.opened("draft_check");
+    return {
+      read: (tokens, wanted) => this.#read([tokens], wanted, signal),
+      check: async (tokens, keep, wanted) => {
+        if (signal) await checkpoint(signal);
+        return this.#states.run(graph, [tokens], wanted, keep);
+      },
+      checked: (tokens) => this.#passed([tokens]),
+      uncheck: () => this.#states.uncheck(),
+      room: () => (most !== null && end === "refuse" ? most - this.position : Infinity),
+    };
   }
 
   #checked(prompt, maxTokens, options) {

@@ -29,19 +29,26 @@ export function requestOf({ signature, batch, position }, sampler, prompt, maxTo
  * Yield the tokens of a request as they are chosen. The last is not read.
  * @param {ReturnType<typeof requestOf>} request
  * @param {(rows: number[][], wanted: import("./states.js").Wanted) => Promise<any>} read returns the logits, or the largest, as States.run does
- * @param {() => ArrayLike<number>} occurred returns the tokens read so far, oldest first
+ * @param {() => ArrayLike<number>} occurred returns the tokens so far, oldest first
+ * @param {import("./ahead.js").Ahead | null} ahead makes drafts
  */
-export async function* tokensOf(request, read, occurred) {
+export async function* tokensOf(request, read, occurred, ahead = null) {
   const { ids, sampler, stop, maxTokens, banned, largest } = request;
   const few = sampler.limit > 0 && sampler.limit + banned.length <= largest; // the graph's top-k is enough
+  const wanted = few ? "top" : "logits";
   if (ids.length > 1) await read([ids.slice(0, -1)], null);
   let next = ids.slice(-1);
-  for (let left = maxTokens; ; ) {
-    const found = await read([next], few ? "top" : "logits");
-    const token = few ? pickOfFew(sampler, found, banned) : pickOfAll(sampler, found, banned, occurred);
-    yield token;
-    if (--left === 0 || stop.has(token)) return;
-    next = [token];
+  try {
+    for (let left = maxTokens; ; ) {
+      const found = ahead ? await ahead.logits(left, wanted) : await read([next], wanted);
+      const token = few ? pickOfFew(sampler, found, banned) : pickOfAll(sampler, found, banned, occurred);
+      ahead?.chose(token);
+      yield token;
+      if (--left === 0 || stop.has(token)) return;
+      next = [token];
+    }
+  } finally {
+    await ahead?.finish();
   }
 }
 

@@ -6,11 +6,11 @@ import { differs } from "./signature.js";
 
 export class Graphs {
   #what;
-  #all; // shared by all users: companions (role → graph), whether they are in use, number of users
+  #all; // shared by all users: companions (role → graph), whether they are in use, number of users, how they were opened
   #closed = false;
 
   /** Use Graphs.open, or share. */
-  constructor(what, step, all = { others: new Map(), inUse: false, users: 0 }) {
+  constructor(what, step, all) {
     this.#what = what;
     this.step = step;
     this.#all = all;
@@ -35,10 +35,11 @@ export class Graphs {
    * @returns {Promise<T>}
    */
   static async open(what, source, options, roles, check, make) {
-    const graphs = new Graphs(what, await openGraph(source, options));
+    const all = { others: new Map(), inUse: false, users: 0, source, options };
+    const graphs = new Graphs(what, await openGraph(source, options), all);
     try {
       check(graphs.step.signature);
-      for (const role of roles) if (graphs.step.signature.graphs[role] !== undefined) await graphs.#openBeside(role, source, options);
+      for (const role of roles) if (graphs.step.signature.graphs[role] !== undefined) await graphs.openBeside(role, options.signal);
       return make(graphs);
     } catch (error) {
       await graphs.#release();
@@ -51,9 +52,9 @@ export class Graphs {
     return this.#all.others.get(role) ?? null;
   }
 
-  /** Open the graph of a role. @throws {T2RError} as openGraph; graph: of another model */
-  async #openBeside(role, source, options) {
-    const { signature, place } = this.step;
+  /** Open the graph of a role, which the step graph names. @throws {T2RError} as openGraph; graph: of another model */
+  async openBeside(role, signal = null) {
+    const { signature, place } = this.step, { source } = this.#all, options = { ...this.#all.options, signal };
     const graph = await openGraph(beside(this.step, source, signature.graphs[role]), options, role);
     const key = differs(signature, graph.signature, role);
     if (!key) return void this.#all.others.set(role, graph);

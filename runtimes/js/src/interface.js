@@ -15,14 +15,16 @@ export function checkInterface(signature, session) {
   }
 }
 
-/** Inputs and outputs of a step or prefill graph: name → [dtype, shape]. */
+/** Inputs and outputs of a step, prefill or draft-check graph: name → [dtype, shape]. */
 function stepForms({ role, vocabSize, inputSize: size, hiddenSize: hidden, topK, states, sourceStates: source }) {
-  const read = role === "step" ? ["B"] : ["B", "N"], outputs = { logits: ["float32", ["B", vocabSize]] };
+  const read = role === "step" ? ["B"] : ["B", "N"], checks = role === "draft_check", rows = checks ? ["B", "N"] : ["B"];
+  const outputs = { logits: ["float32", [...rows, vocabSize]] };
   const inputs = size === null ? { input_ids: ["int64", read] } : { inputs_embeds: ["float32", [...read, size]] };
+  if (checks) inputs.keep = ["int64", ["B"]];
   if (hidden !== null) outputs.hidden = ["float32", ["B", hidden]]; // unused here
   for (const { name, dtype, shape } of states) inputs[`past_${name}`] = outputs[`present_${name}`] = [dtype, shape];
   for (const { name, dtype, shape } of source ?? []) inputs[name] = [dtype, shape];
-  if (topK !== null) Object.assign(outputs, { top_logits: ["float32", ["B", topK]], top_tokens: ["int64", ["B", topK]] });
+  if (topK !== null) Object.assign(outputs, { top_logits: ["float32", [...rows, topK]], top_tokens: ["int64", [...rows, topK]] });
   if (topK !== null && source) outputs.log_sum = ["float32", ["B"]];
   return { inputs, outputs };
 }

@@ -13,6 +13,7 @@ export class States {
   #past = new Map(); // name → tensor
   #source = new Map(); // a translator's source states, which no step changes
   #spare = new Map(); // output tensors of states of constant size
+  #before = new Map(); // the states before a run with `keep`, until the next run
   #slots; // per state: its name, its input, its output, and whether its size is constant
 
   constructor(graph) {
@@ -43,6 +44,7 @@ export class States {
 
   /** Replace one state by one of the same form. */
   assign(name, state) {
+    this.#forget();
     this.#past.get(name).dispose?.();
     this.#past.set(name, this.#made(state));
   }
@@ -81,17 +83,37 @@ export class States {
    * @param {import("./session.js").Graph} graph
    * @param {number[][]} rows
    * @param {Wanted} wanted
+   * @param {number | null} keep for a draft-check graph, the number of first tokens that the states include; `uncheck` can then undo the run
    * @returns {Promise<any>} the logits, owned by the caller; for "top" the largest, {logits, tokens}; for "largest" also {sums}; or undefined
    */
-  async run(graph, rows, wanted) {
+  async run(graph, rows, wanted, keep = null) {
     const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
-    const names = wanted === null ? [] : OUTPUTS[wanted];
-    const [logits, tokens, sums] = await this.#chained(graph, inputsOf(graph, rows.flat(), dims), names);
+    const names = wanted === null ? [] : OUTPUTS[wanted], feeds = inputsOf(graph, rows.flat(), dims);
+    if (keep !== null) feeds.keep = this.#tensor("int64", BigInt64Array.from(rows, () => BigInt(keep)), [rows.length]);
+    const [logits, tokens, sums] = await this.#chained(graph, feeds, names, keep !== null);
     return tokens ? { logits, tokens: Int32Array.from(tokens, Number), ...(sums && { sums }) } : logits;
   }
 
+  /** Go back to the states before the last run, which had `keep`. */
+  uncheck() {
+    for (const [name, old] of this.#before) {
+      const written = this.#past.get(name);
+      this.#past.set(name, old);
+      if (this.#spare.get(name) === old) this.#spare.set(name, written);
+      else written.dispose?.();
+    }
+    this.#before.clear();
+  }
+
+  /** Drop the states before the last run. */
+  #forget() {
+    for (const [name, old] of this.#before) if (this.#spare.get(name) !== old) old.dispose?.();
+    this.#before.clear();
+  }
+
   /** One run that reads and updates the states. Returns the data of the named outputs, owned by the caller. */
-  async #chained(graph, feeds, names) {
+  async #chained(graph, feeds, names, undoable) {
+    this.#forget();
     const fetches = {};
     for (const { name, past, present, constant } of this.#slots) {
       feeds[past] = this.#past.get(name);
@@ -104,7 +126,8 @@ export class States {
       const old = this.#past.get(name), written = fetches[present];
       this.#past.set(name, written ?? found[present]); // the result for a preallocated output is a copy
       if (written) this.#spare.set(name, old);
-      else old.dispose?.();
+      else if (!undoable) old.dispose?.();
+      if (undoable) this.#before.set(name, old);
     }
     return Promise.all(names.map((name) => found[name].getData()));
   }
@@ -122,6 +145,7 @@ export class States {
   }
 
   #replace(entries) {
+    this.#forget();
     for (const tensor of [...this.#past.values(), ...this.#source.values()]) tensor.dispose?.();
     this.#source.clear();
     this.#past = new Map(entries);

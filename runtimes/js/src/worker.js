@@ -52,7 +52,7 @@ const CALLS = {
   },
   ...Object.fromEntries(["reset", "adapt", "step", "state", "setState", "reorder", "saveState", "close"].map(
     (name) => [name, (_, ...args) => decoder[name](...args)])),
-  ...Object.fromEntries(["prefill", "readVectors", "topK", "loadState"].map(
+  ...Object.fromEntries(["draft", "prefill", "readVectors", "topK", "loadState"].map(
     (name) => [name, ({ signal }, given) => decoder[name](given, { signal })])),
 };
 

@@ -88,6 +88,16 @@ export class WorkerDecoder {
     return this.#ask("adapt", [names]);
   }
 
+  /**
+   * As Decoder.draft.
+   * @param {boolean} lookup
+   * @param {import("./types.js").CallOptions} [call]
+   * @returns {Promise<void>}
+   */
+  async draft(lookup, call = {}) {
+    return this.#ask("draft", [lookup], watchersOf(call));
+  }
+
   /** As Decoder.step. @param {number | import("./types.js").Tokens} ids @returns {Promise<Float32Array>} */
   async step(ids) {
     return this.#ask("step", [ids]);

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from t2r_runtime.contract.options import DECODER
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.speculation import LOOKUP
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer import Tokenizer
 from t2r_runtime.translate.beam import Beam
@@ -101,10 +102,12 @@ def _sampling(case: Case, folder: Path) -> None:
     decoder = Decoder(folder / case["graph"], threads=1)
     for n, text in enumerate(case["texts"]):
         sampling = _options(text["options"])
-        for callback in (None, lambda token: None):
+        ways: list[tuple[str, Callable[[int], object] | None, object]]
+        ways = [("alone", None, None), ("with a callback", lambda token: None, None)]
+        for way, callback, draft in [*ways, *([("with drafts", None, LOOKUP)] if case.get("draft") else [])]:
             decoder.reset(batch=1)
-            written = decoder.generate(text["prompt"], text["max_tokens"], sampling, callback)
-            _same(written, text["tokens"], f"tokens of text {n} {'alone' if callback is None else 'with a callback'}")
+            written = decoder.generate(text["prompt"], text["max_tokens"], sampling, callback, draft)
+            _same(written, text["tokens"], f"tokens of text {n} {way}")
             _same(decoder.position, len(text["prompt"]) + len(written) - 1, f"tokens read of text {n}")
 
 
