@@ -304,8 +304,11 @@ void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
         const Stage &stage = plan.stages[s];
         for (std::size_t i = stage.begin; i < stage.end && (stage.is_shared || thread == 0); i++)
             plan.operations[i]->run(run, stage.is_shared ? thread : 0, stage.is_shared ? threads : 1);
-        if (!stage.is_shared && thread != 0 && s + 1 < plan.stages.size())  // the next one is shared
-            for (std::size_t i = plan.stages[s + 1].begin; i < plan.stages[s + 1].end; i++) plan.operations[i]->read_ahead(run, thread, threads);
+        if (!stage.is_shared && thread != 0) {  // others wait for the first thread, and the next stage is shared
+            const std::size_t end = s + 1 < plan.stages.size() ? plan.stages[s + 1].end : stage.end;
+            for (std::size_t i = stage.begin; i < stage.end; i++) plan.operations[i]->read_ahead(run, 0, 1);
+            for (std::size_t i = stage.end; i < end; i++) plan.operations[i]->read_ahead(run, thread, threads);
+        }
         if (thread == 0 && work.ends_after(s)) run.end.store(s + 1, std::memory_order_relaxed);  // all see it after they met
         meeting.meet();
     }
