@@ -172,9 +172,23 @@ inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::s
 
 #ifndef T2R_OWN_ROW_PRODUCTS
 
+// Many vectors and short rows: a sum across the lanes of a register takes longer than the products, so rows become columns.
 void row_products(const float *b, std::size_t inner, const float *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                   std::size_t stride) {
-    by_rows(b, inner, x, vectors, first, last, y, stride);
+    constexpr std::size_t most = 256, columns = 2 * wide;
+    if (vectors < together || inner > most) return by_rows(b, inner, x, vectors, first, last, y, stride);
+    float turned[most * columns], sums[together * columns];
+    for (std::size_t row = first; row < last; row += columns) {
+        const std::size_t count = last - row < columns ? last - row : columns;
+        if (count < columns) std::memset(turned, 0, inner * columns * sizeof(float));
+        for (std::size_t j = 0; j < count; j++)
+            for (std::size_t i = 0; i < inner; i++) turned[i * columns + j] = b[(row + j) * inner + i];
+        for (std::size_t v = 0; v < vectors; v += together) {
+            const std::size_t n = vectors - v < together ? vectors - v : together;
+            product_rows<together, 2>(x + v * inner, turned, sums, n, inner, columns);
+            for (std::size_t i = 0; i < n; i++) std::memcpy(y + (v + i) * stride + row, sums + i * columns, count * sizeof(float));
+        }
+    }
 }
 
 #endif
