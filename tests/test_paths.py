@@ -345,6 +345,14 @@ def test_leftovers_of_killed_run_are_removed(tmp_path: Path) -> None:
     ]
 
 
+def test_interrupted_output_leaves_the_old_file(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "out.onnx", b"old")
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "out.onnx") as made:  # noqa: PT012
+        made.write_bytes(b"half")
+        signal.raise_signal(signal.SIGINT)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out.onnx", b"old")]
+
+
 def test_files_being_written_are_kept(tmp_path: Path) -> None:
     with replacing(tmp_path / "x.pt") as first, temporary_beside(tmp_path / "x.pt", folder=True) as folder:
         first.write_text("first")

@@ -16,6 +16,7 @@ from runtime.serve.server import Client, letters, within
 from t2r_runtime import Tokenizer
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.errors import UserError
 from t2r_runtime.serve.errors import ApiError
 from t2r_runtime.serve.grammars import Form, Grammars
 
@@ -141,6 +142,31 @@ def test_refused_forms_are_named(fields: dict[str, Any], param: str, message: st
     assert status == 400, answer
     assert answer["error"]["param"].endswith(param)
     assert message in answer["error"]["message"]
+
+
+def followed(form: Form) -> None:
+    """Write the first of the allowed tokens sixty times."""
+    mask = Grammars(Tokenizer(letter_tokenizer(LETTERS)), 11).mask(form, [10])
+    for _ in range(60):
+        mask.take(int(mask.allowed().argmax()))
+
+
+WIDE = {"type": "object", "properties": {f"a{i}": {"type": "integer"} for i in range(2000)}}
+
+
+@pytest.mark.parametrize(
+    "kind, text, message",
+    [
+        ("regex", "(" * 4 + "a{1,1000}" + "){1,1000}" * 4, "too many expressions"),
+        ("json", json.dumps(WIDE), "max is 2000"),
+        ("json", '{"items": ' * 200 + "{}" + "}" * 200, "recursion limit"),
+        ("grammar", 'start: x{1,100000}\nx: y{1,100000}\ny: "a"{1,100000}\n', "max is 2000"),
+    ],
+    ids=["repeated", "wide", "deep", "grammar"],
+)
+def test_forms_that_cost_too_much_are_refused(kind: str, text: str, message: str) -> None:
+    with pytest.raises((ApiError, UserError), match=message):
+        followed(Form(kind, text, "x"))
 
 
 def test_each_mask_is_computed_once() -> None:
