@@ -167,7 +167,9 @@ def scan(d: Drawn, op: str) -> None:
     axis = d.chance.randint(0, len(state))
     pieces = d.chance.choice([1, 2, 5])
     rows = d.chance.randint(axis, len(state))
-    factor = [size if at < rows else 1 for at, size in enumerate(state)]
+    is_product = len(state) == axis + 2 and d.has_luck(0.5)
+    factor = [*state[:-1], state[-2]] if is_product else [size if at < rows else 1 for at, size in enumerate(state)]
+    factors = ["k", "s"] if is_product else d.chance.choice([["s", "k"], ["k", "s"]])
     more, kept = list(state), factor
     more.insert(axis, pieces)
     kept.insert(axis, pieces)
@@ -175,7 +177,7 @@ def scan(d: Drawn, op: str) -> None:
     copied = d.chance.choice(["s", "next"])
     body = helper.make_graph(
         [
-            helper.make_node("Mul", d.chance.choice([["s", "k"], ["k", "s"]]), ["product"]),
+            helper.make_node("MatMul" if is_product else "Mul", factors, ["product"]),
             helper.make_node("Add", d.chance.choice([["product", "m"], ["m", "product"]]), ["next"]),
             helper.make_node("Identity", [copied], ["each"]),
         ],

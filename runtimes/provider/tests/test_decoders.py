@@ -41,17 +41,20 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
-def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(config: UniformConfig, folder: Path, **options: Any) -> Path:
     torch.manual_seed(5)
-    folder = tmp_path_factory.mktemp(request.param)
-    model = Transformer(CONFIGS[request.param].build())
+    model = Transformer(config.build())
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     checkpoint.save(folder / "m.pt", model, None, {"origin": "random weights"})
-    loaded = checkpoint.load(folder / "m.pt")
-    export(loaded, folder / "g.onnx", ExportConfig(prefill=True, draft_check=request.param == "softmax"))
+    export(checkpoint.load(folder / "m.pt"), folder / "g.onnx", ExportConfig(prefill=True, **options))
     return folder / "g.onnx"
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    return exported(CONFIGS[request.param], folder, draft_check=request.param == "softmax")
 
 
 def copying(path: Path, provider: str = "t2r") -> Decoder:
@@ -197,3 +200,20 @@ def test_an_error_leaves_the_states_as_they_are(graph: Path, monkeypatch: pytest
     expected.set_state(before, 3)
     for token in (5, 6, 7):
         np.testing.assert_array_equal(decoder.step([token]), expected.step([token]))
+
+
+@pytest.mark.parametrize(
+    "rule, gate", [("linear", "none"), ("gated", "data"), ("delta", "none"), ("gated_delta", "data")]
+)
+def test_prompts_of_update_rules(rule: str, gate: str, tmp_path: Path) -> None:
+    """Of several chunks; their graphs run whole on the provider."""
+    layer = LinearConfig(4, update_rule=rule, gate=gate, normalizer="none" if "delta" in rule else "z")
+    path = exported(replace(PLAIN, layers=(layer, layer)), tmp_path)
+    ids = np.random.default_rng(4).integers(0, VOCABULARY, (2, 150))
+    logits = {}
+    for provider in ("t2r", "cpu"):
+        decoder = Decoder(path, provider, threads=2)
+        decoder.reset(2)
+        logits[provider] = [decoder.prefill(ids), *(decoder.step(token) for token in ids[:, :3].T)]
+        assert provider in decoder.placement and len(decoder.placement) == 1
+    np.testing.assert_allclose(logits["t2r"], logits["cpu"], rtol=1e-4, atol=1e-4)

@@ -27,6 +27,7 @@ def body(*lines: str, outputs: str = "after each") -> GraphProto:
 DECAY = {"num_scan_inputs": 2, "outputs": 2, "body": body(PRODUCT, SUM, COPY)}
 FIRST = DECAY | {"inputs": [normal(2, 4), normal(3, 2, 4), normal(3, 2, 4)]}  # pieces along the first axis
 SECOND = DECAY | {"inputs": [normal(2, 4), normal(2, 3, 4), normal(2, 3, 4)], "scan_input_axes": [1, 1]}
+MATRIX = DECAY | {"body": body("MatMul kept past > left", SUM, COPY)}
 BODIES = {
     "the sum is scaled": body("Add past more > left", "Mul left kept > after", COPY),
     "no product": body("Sub past kept > left", SUM, COPY),
@@ -42,9 +43,9 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_other_bodies_are_no_decays(name: str) -> None:
+def test_other_bodies_are_no_recurrences(name: str) -> None:
     how = FIRST | {"body": BODIES[name], "outputs": len(BODIES[name].output)}
-    refused("Scan", how, "a body that multiplies a state by a factor and adds to it")
+    refused("Scan", how, "a body that multiplies a state by a factor or a matrix and adds to it")
 
 
 def refused(op: str, how: dict[str, Any], why: str) -> None:
@@ -102,6 +103,23 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "Scan",
         FIRST | {"inputs": [normal(2, 4), normal(3), normal(3, 2, 4)]},
         "a factor for each piece",
+    ),
+    "a matrix from the right": (
+        "Scan",
+        DECAY
+        | {"body": body("MatMul past kept > left", SUM, COPY)}
+        | {"inputs": [normal(5, 4, 4), normal(3, 5, 4, 4), normal(3, 5, 4, 4)]},
+        "multiplies a state by a factor or a matrix",
+    ),
+    "a matrix of other sizes": (
+        "Scan",
+        MATRIX | {"inputs": [normal(2, 4), normal(3, 1, 2), normal(3, 2, 4)]},
+        "a square matrix for each of a state",
+    ),
+    "matrices of axes before": (
+        "Scan",
+        MATRIX | {"inputs": [normal(5, 2, 4), normal(3, 5, 2, 2), normal(3, 5, 2, 4)]},
+        "a square matrix for each of a state",
     ),
     "axes apart": ("ReduceSum", constant(normal(2, 3, 4), sizes(0, 2)), "axes of its input that follow each other"),
     "powers of two types": ("Pow", {"inputs": [normal(3), np.arange(3)]}, "two float32, int32 or int64"),
