@@ -61,6 +61,17 @@ def unread(state: str) -> Callable[[Graph], None]:
     return fault
 
 
+def doubled(output: str) -> Callable[[Graph], None]:
+    """A result is twice what it should be, as by a scale that is off by 2."""
+
+    def fault(graph: Graph) -> None:
+        node = next(n for n in graph.node if n.output[0] == output)
+        node.output[0] = "half"
+        _insert_after(graph, node, helper.make_node("Add", ["half", "half"], [output]))
+
+    return fault
+
+
 def weight(name: str, change: float) -> Callable[[Graph], None]:
     """Change one element of one weight."""
 

@@ -142,7 +142,7 @@ def sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance)
         decoder.set_state(both.packed(start), both.prefix)
         for part in parts:
             received = decoder.prefill(part)
-        return Errors(float(np.abs(received - logits).max()), state_error(decoder.state(), by_steps))
+        return Errors(both.logit_error(received, logits), state_error(decoder.state(), by_steps))
 
     parts = [part for part in np.split(ids.numpy(), [ids.shape[1] // 3], axis=1) if part.shape[1]]
     checks.add("prefill graph against steps", read(ids.numpy()), [text], bound=at_once)
@@ -195,7 +195,7 @@ def batch_against_single(checks: Checks, both: SideBySide, bound: Tolerance) -> 
     worst = Errors()
     for row, alone in enumerate(ids.numpy()):
         decoder.set_state(both.packed({name: value[[row]] for name, value in start.items()}))
-        difference = float(np.abs(decoder.prefill(alone[None])[0] - together[row]).max())
+        difference = both.logit_error(decoder.prefill(alone[None])[0], together[row])
         ours = {name: value[[row]] for name, value in states.items()}
         worst = worst.or_worse(Errors(difference, state_error(decoder.state(), ours)))
     checks.add("batch against single", worst, [Text(start, list(ids.unbind(1)))], bound=bound)

@@ -28,7 +28,7 @@ def draft_errors(both: SideBySide, decoder: Decoder) -> tuple[Errors, Text]:
         decoder.set_state(both.packed(start), both.prefix)
         received = decoder.check(ids.numpy(), keep)
         expected = {name: np.stack([states[n - 1][name][row] for row, n in enumerate(keep)]) for name in states[0]}
-        difference = float(np.abs(received - np.stack(logits, 1)).max())
+        difference = both.logit_error(received, np.stack(logits, 1))
         worst = worst.or_worse(Errors(difference, state_error(decoder.state(), expected)))
     return worst, Text(start, tokens)
 

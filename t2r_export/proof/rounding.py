@@ -64,7 +64,7 @@ def _of_text(model: Transformer, exact: Transformer, text: Text, piece: int) -> 
             with rounded_as(rounded):
                 logits, states = model.step(torch.cat([ids] * RUNS), states)
             rows.append(logits)
-        error = logit_error(torch.stack(rows).numpy(), expected.repeat(1, RUNS, 1))
+        error = logit_error(torch.stack(rows).numpy(), expected.repeat(1, RUNS, 1).numpy())
         exactly = {n: np.broadcast_to(value, (RUNS, *value.shape)) for n, value in arrays(exact, wide).items()}
         received = {n: value.reshape(exactly[n].shape) for n, value in arrays(model, states).items()}
         worst = worst.or_worse(Errors(error, state_error(received, exactly)))

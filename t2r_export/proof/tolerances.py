@@ -20,7 +20,7 @@ LIMIT = 10.0  # maximum multiple of the fixed bound; beyond, faults could not be
 class Tolerance:
     """Bounds for chained steps."""
 
-    logits: float  # largest absolute difference
+    logits: float  # largest difference, see t2r_export.proof.side_by_side.logit_error
     states: float  # largest difference of a state, relative to its maximum
     greedy: float = 1.0  # minimum share of equal greedy tokens
 

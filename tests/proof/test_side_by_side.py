@@ -11,7 +11,7 @@ import torch
 
 import small
 from t2r_export.export import export
-from t2r_export.proof.side_by_side import Errors, SideBySide, state_error
+from t2r_export.proof.side_by_side import SPREAD, Errors, SideBySide, logit_error, state_error
 from t2r_runtime import Decoder
 
 
@@ -31,6 +31,23 @@ def test_state_error() -> None:
     assert state_error({"S": np.zeros((1, 0))}, {"S": np.zeros((1, 0))}) == 0
     with pytest.raises(AssertionError, match="S"):
         state_error({"S": np.zeros((2, 1))}, {"S": np.zeros((1, 2))})
+
+
+def test_logit_error() -> None:
+    """Of quantized graphs without what all logits of a token share, and relative to a spread above SPREAD."""
+    expected = np.random.default_rng(5).normal(3, 2, (2, 3, 901)).astype(np.float32)
+    shift = np.array([[[90], [-8], [0]], [[1], [2], [-60]]], np.float32)
+    one = np.zeros_like(expected)
+    one[1, 0, 7] = 6
+    assert logit_error(expected + shift, expected) == 90
+    assert logit_error(expected + shift, expected, "w8") < 1e-4
+    assert logit_error(expected + shift + one, expected, "w8") == pytest.approx(6, rel=0.01)
+    large = 10 * expected
+    wide = float(large[1, 0].std())
+    assert logit_error(large + shift + one, large, "w8") == pytest.approx(6 * SPREAD / wide, rel=0.01)
+    for wrong in (2 * large, large[..., ::-1]):  # a scale, and tokens that change places
+        assert logit_error(wrong, large, "w8") > 2 * SPREAD
+    assert np.isnan(logit_error(expected + np.nan * one, expected, "w8"))
 
 
 @torch.inference_mode()
