@@ -143,11 +143,11 @@ def main() -> None:
 def measure(decoder: Decoder, given: argparse.Namespace) -> None:
     """Print both tables."""
     rng = np.random.default_rng(1)
+    small = given.draft if given.draft == "lookup" else Decoder(given.draft, threads=given.threads)
     if given.pool:
-        pools = Pool(decoder, 1, drafted=lambda *_: None), Pool(decoder, 1)
+        pools = Pool(decoder, 1, draft=small), Pool(decoder, 1)
         print(table(prompted(decoder, given, *pools), TEXTS))
         return
-    small = given.draft if given.draft == "lookup" else Decoder(given.draft, threads=given.threads)
     print(table(runs(decoder, given.repeats), ["tokens in a run", "ms", "of a step"]))
     some = [rng.integers(0, decoder.signature.vocab_size, 24).tolist() for _ in range(5)]
     rows = []

@@ -288,7 +288,7 @@ def test_a_text_alone_in_a_pool(
     where its states are asked for."""
     decoder, rules, counts = made[name], SAMPLINGS[sampling], list[tuple[int, int]]()
     set_even(monkeypatch, decoder)
-    pool = Pool(decoder, 2, drafted=lambda *pair: counts.append(pair))
+    pool = Pool(decoder, 2, draft="lookup", drafted=lambda *pair: counts.append(pair))
     [text] = pool.add([5, 1, 2], 90, [rules])
 
     def step(count: int) -> int:
@@ -321,7 +321,7 @@ def test_a_text_alone_in_a_pool(
 def test_a_pool_without_draft_check(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     with pytest.raises(UserError, match="a draft-check graph beside the step graph; received none"):
-        Pool(Decoder(tmp_path / "g.onnx", threads=1), drafted=print)
+        Pool(Decoder(tmp_path / "g.onnx", threads=1), draft="lookup")
 
 
 def test_drafter_without_drafts(made: dict[str, Decoder]) -> None:

@@ -165,7 +165,7 @@ def within(
     key: str | None = None,
     log: str = "none",
     tool_format: str | None = None,
-    drafts: bool = False,
+    draft: object = None,
 ) -> Iterator[Client]:
     """A server in a thread of this process, so that tests can patch it; its clients send the key."""
     from t2r_runtime import Decoder, Translator
@@ -184,7 +184,7 @@ def within(
     with run.listening("127.0.0.1", 0) as listener:
         access = Access(key=key)
         more = folder, keep_bytes, access, Log(log), FORMATS.get(tool_format or "")
-        server = run.server(run.served(graphs, decoder, translator, Limits(rows), *more, drafts))
+        server = run.server(run.served(graphs, decoder, translator, Limits(rows), *more, draft))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

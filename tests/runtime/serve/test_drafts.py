@@ -17,6 +17,8 @@ from runtime.clock import set_even
 from runtime.serve.server import Client, within
 from t2r_export.config.export import ExportConfig
 from t2r_export.export import export
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
 
 FORM = {"guided_regex": "(abcd)*"} if importlib.util.find_spec("llguidance") else {}
 ASKED: list[dict[str, Any]] = [
@@ -38,11 +40,12 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def drafting(monkeypatch: pytest.MonkeyPatch, graph: Path) -> Iterator[Client]:
-    """A clock under which more tokens per run cost little."""
+@pytest.fixture(params=["lookup", "model"])
+def drafting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, graph: Path) -> Iterator[Client]:
+    """Drafts by lookup, or by a model, whose guesses are right because it is the same."""
     set_even(monkeypatch)
-    with within(graph, drafts=True) as client:
+    draft = "lookup" if request.param == "lookup" else Decoder(graph, threads=1)
+    with within(graph, draft=draft) as client:
         yield client
 
 
@@ -74,3 +77,12 @@ def test_kept_states_are_those_of_the_answer(drafting: Client, graph: Path) -> N
     with within(graph, keep_bytes=0) as plain:
         whole = answers(plain, prompt=[1, 5, 3], max_tokens=len(text) - 3, temperature=0)[0][2]
     assert text[3:] == whole
+
+
+def test_a_model_with_other_tokens(tmp_path: Path, graph: Path) -> None:
+    small.graph(tmp_path / "other.onnx", small.with_layers(small.GPT2, small.LINEAR, vocab_size=19))
+    with (
+        pytest.raises(UserError, match="a draft model of a decoder with the same 17 tokens"),
+        within(graph, draft=Decoder(tmp_path / "other.onnx", threads=1)),
+    ):
+        pass

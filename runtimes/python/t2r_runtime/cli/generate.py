@@ -100,7 +100,7 @@ def command(
         with bulk.Bulk(jsonl, graph) as lines:
             _answer(lines, decoder, max_tokens, rules, stops, rows)
         return providers.note_split(provider.name, decoder.placement)
-    guess = _guess(draft, threads)
+    guess = providers.draft(draft, threads)
     chosen = None if load_state is None else decoder.load_state(load_state)
     tokenizer = Tokenizer.of(decoder.signature) if given is None else None
     new = given if tokenizer is None else _encode(tokenizer, prompt, decoder, resumed=chosen is not None)
@@ -195,15 +195,6 @@ def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator
                 reader = tokenizer or Tokenizer.of(decoder.signature)
                 read = reader.encode(bulk.text_of(given, "prompt"))
             yield _Line(number, read, _Printer(reader, read, "", stops, silent=True))
-
-
-def _guess(draft: str | None, threads: int | None) -> str | Decoder | None:
-    """The `draft` of Decoder.generate; a graph is opened on the CPU."""
-    from t2r_runtime.decode.speculation import LOOKUP
-
-    if draft is None or draft == LOOKUP:
-        return draft
-    return providers.decoder_alone(Path(draft), providers.CPU, threads)
 
 
 def _numbers(ids: str, resumed: bool) -> list[int]:

@@ -108,6 +108,15 @@ def decoder_alone(graph: Path, provider: Provider, threads: int | None, prefill_
     return opened
 
 
+def draft(given: str | None, threads: int | None) -> str | Decoder | None:
+    """The `draft` of Decoder.generate, as `--draft` gives it; a graph is opened on the CPU."""
+    from t2r_runtime.decode.speculation import LOOKUP
+
+    if given is None or given == LOOKUP:
+        return given
+    return decoder_alone(Path(given), CPU, threads)
+
+
 def translator(graph: Path, provider: Provider, threads: int | None) -> Translator:
     """Open a translator; see t2r_runtime.Translator."""
     existing_graph(graph)

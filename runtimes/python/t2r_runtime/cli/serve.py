@@ -85,8 +85,8 @@ NEEDED = ("starlette", "uvicorn")
 )
 @click.option(
     "--draft",
-    type=click.Choice(["lookup"]),
-    help="Speculative decoding of a text that is alone: draft tokens by prompt lookup.",
+    metavar="lookup|GRAPH",
+    help="Speculative decoding of a text that is alone: draft tokens by prompt lookup or with a smaller model.",
 )
 @providers.threads_option
 @providers.option
@@ -137,7 +137,7 @@ def command(
             Access(frozenset({host.lower()} - {""}), frozenset(map(str.lower, allow_host)), beyond, api_key),
             Log(log_format),
             None if tool_format is None else TOOL_FORMATS[tool_format],
-            drafts=draft is not None,
+            providers.draft(draft, threads),
         )
         if api_key is None and beyond:
             note("t2r-run serve: everybody in this network may use it; --api-key asks for a key")

@@ -82,7 +82,7 @@ class Pace:
 
     def __init__(self, times: Times) -> None:
         self.times, self._seconds = times, times.seconds
-        self._guessing: float | None = None  # seconds per draft token
+        self._guessing = 0.0  # seconds per draft token
         self._kinds: dict[object, Judged] = {}
         self._written = 0
 
@@ -114,13 +114,10 @@ class Pace:
         return self._read_again(guesses, kind, waiting, True) < self._read_again(guesses, kind, waiting, False)
 
     def guessed(self, tokens: int, seconds: float) -> None:
-        """Record and pay the time of drafting; the first includes reading the text."""
+        """Record and pay the time of drafting."""
         each, before = seconds / tokens, self._guessing
-        if before is None:
-            self._guessing = 0.0
-        else:
-            self._guessing = min(each, before + LATEST * (each - before)) if before else each
-            self.times.allowance -= tokens * self._guessing / self.times.of(1)
+        self._guessing = min(each, before + LATEST * (each - before)) if before else each
+        self.times.allowance -= tokens * self._guessing / self.times.of(1)
 
     def judged(self, kind: object, guesses: int, right: int, written: int) -> None:
         """Record that the first `right` of `guesses` draft tokens were accepted and `written` tokens chosen."""
@@ -135,14 +132,14 @@ class Pace:
 
     def _steps(self, waiting: int, guesses: int = 0) -> float:
         """Time of a run, in steps."""
-        return (self.times.of(waiting + guesses) + guesses * (self._guessing or 0)) / self.times.of(1)
+        return (self.times.of(waiting + guesses) + guesses * self._guessing) / self.times.of(1)
 
     def _rate(self, depth: int, kind: object, waiting: int) -> float:
         """Tokens per second with `depth` draft tokens per run, including tokens read again."""
         share = self._share(kind)
         written = sum(share**n for n in range(depth + 1))
         again = min(self._read_again(depth, kind, waiting, trusting) for trusting in (True, False))
-        return written / (self.times.of(waiting + depth + again) + depth * (self._guessing or 0))
+        return written / (self.times.of(waiting + depth + again) + depth * self._guessing)
 
     def _read_again(self, depth: int, kind: object, waiting: int, trusting: bool) -> float:
         """Expected number of tokens read again."""

@@ -26,9 +26,8 @@ import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import require_kind
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
-from t2r_runtime.decode.drafts import Lookup
 from t2r_runtime.decode.pace import Pace
-from t2r_runtime.decode.speculation import Ahead
+from t2r_runtime.decode.speculation import Ahead, drafter_of
 from t2r_runtime.decode.text import LENGTH, REMOVED, Edit, Start, Text, Watch
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import TokenIds, token_ids
@@ -66,12 +65,12 @@ class Pool:
         decoder: its graph is used; its own text is not affected.
         capacity: maximum number of rows.
         chunk: number of prompt tokens read per step. Default: `CHUNK`, or `CHUNK_BY_STEPS` without a prefill graph.
-        drafted: for prompt-lookup drafts, called after runs with the numbers of draft tokens and of right ones; None
-            makes no drafts.
+        draft: as for Decoder.generate; a Decoder's own text is not affected.
+        drafted: called after runs with drafts with the numbers of draft tokens and of right ones.
 
     Raises:
         UserError: the graph reads vectors, has growing caches, whose lengths would have to be equal, or a fixed batch;
-            states of `capacity` rows exceed the memory limit; or drafts without a draft-check graph.
+            states of `capacity` rows exceed the memory limit; or drafts without a draft-check graph, or invalid ones.
 
     A pool must be used by one thread at a time.
     """
@@ -81,7 +80,8 @@ class Pool:
         decoder: Decoder,
         capacity: int = sys.maxsize,
         chunk: int | None = None,
-        drafted: Callable[[int, int], object] | None = None,
+        draft: object = None,
+        drafted: Callable[[int, int], object] = lambda checked, right: None,
     ) -> None:
         require_kind(decoder, Decoder, "a Decoder", "graph")
         signature = decoder.signature
@@ -91,8 +91,10 @@ class Pool:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
         if capacity < sys.maxsize:
             signature.require_memory(capacity, decoder._graph.max_state_bytes)
-        if drafted is not None:
+        if draft is not None:
             decoder.open_draft_check()
+            draft = draft.fork() if isinstance(draft, Decoder) else draft
+            drafter_of(decoder, draft)
         by_steps = decoder.prefill_from is None
         self.capacity, self.chunk = capacity, chunk or (CHUNK_BY_STEPS if by_steps else CHUNK)
         self._all = decoder.fork()
@@ -101,7 +103,7 @@ class Pool:
         self._reading: deque[_Prompt] = deque()
         self._ready: deque[tuple[Text, Decoder]] = deque()  # prompt read, no row yet
         self._ended: list[Chosen] = []  # texts that ended without a token since the last step
-        self._drafted = drafted
+        self._draft, self._drafted = draft, drafted
         self._ahead: tuple[Text, Ahead] | None = None  # the text alone in the rows, with its drafts
         self._paces: WeakKeyDictionary[Text, Pace] = WeakKeyDictionary()
 
@@ -246,10 +248,11 @@ class Pool:
     def _logits(self, live: Mapping[int, Text]) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
         """Logits (rows, N) after the newest token of each text, and their tokens as next_logits."""
         first = next(iter(live.values()))
-        if self._drafted is not None and len(self._rows) == 1 and not first.forced:
+        if self._draft is not None and len(self._rows) == 1 and not first.forced:
             if self._ahead is None:
                 pace = self._paces.setdefault(first, Pace(self._all.run_times))
-                self._ahead = first, Ahead(self._all, first.request, Lookup(), first.seen, pace, self._drafted)
+                drafter = drafter_of(self._all, self._draft)
+                self._ahead = first, Ahead(self._all, first.request, drafter, first.seen, pace, self._drafted)
             logits, tokens = self._ahead[1].logits(first.left, first.limit)
             return logits[np.newaxis], None if tokens is None else tokens[np.newaxis]
         ids = np.zeros((len(self._rows), 1), np.int64)  # a free row reads token 0

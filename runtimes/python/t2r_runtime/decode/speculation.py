@@ -95,6 +95,7 @@ class Ahead:
         self._trusted = False  # whether the states include the draft tokens
         self._new: list[int] = []  # chosen from this run's logits
         self._found: deque[tuple[NDArray[Any], NDArray[Any] | None]] = deque()  # those that are left
+        self._begun = False  # whether there were draft tokens: a model reads the text before the first, untimed
         drafter.read(text)
 
     def logits(self, left: int, limit: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -171,6 +172,7 @@ class Ahead:
             return []
         begun = time.perf_counter()
         found = list(self._drafter.propose(min(most, depth), self._request))
-        if found:
+        if found and self._begun:
             self._pace.guessed(len(found), time.perf_counter() - begun)
+        self._begun = self._begun or bool(found)
         return found

@@ -34,18 +34,18 @@ class Engine(Worker[Job]):
         name: the model's name, for metrics.
         rows: maximum number of texts side by side.
         queue: maximum number of texts that wait.
-        drafts: make prompt-lookup drafts for a text that is alone.
+        draft: for a text that is alone, as for Pool.
 
     Raises:
         UserError: as for Pool.
     """
 
     def __init__(
-        self, name: str, decoder: Decoder, rows: int, queue: int, metrics: Metrics, drafts: bool = False
+        self, name: str, decoder: Decoder, rows: int, queue: int, metrics: Metrics, draft: object = None
     ) -> None:
         super().__init__(f"engine {name}")
         self._name, self._rows, self._queue, self._metrics = name, rows, queue, metrics
-        self._new_pool = functools.partial(Pool, decoder, rows, drafted=self._drafted if drafts else None)
+        self._new_pool = functools.partial(Pool, decoder, rows, draft=draft, drafted=self._drafted)
         self._pool = self._new_pool()
         self._pool.add([0, 0, 0], 1, [Sampling()])  # opens the prefill graph before the first request
         while self._pool.busy:

@@ -47,14 +47,14 @@ def served(
     access: Access,
     log: Log,
     tool_format: Format | None = None,
-    drafts: bool = False,
+    draft: object = None,
 ) -> Served:
     """Open the graphs.
 
     Args:
         opened, translator: open a graph.
         tool_format: that of the calls of all models; None reads it from their chat templates.
-        drafts: make prompt-lookup drafts.
+        draft: as for Decoder.generate.
 
     Raises:
         UserError: as for Decoder, Translator, Pool and Prefixes, or two graphs with the same name.
@@ -65,7 +65,7 @@ def served(
             decoder = opened(path)
             signature = decoder.signature
             if signature.source is None:
-                engine = Engine(name, decoder, limits.rows, limits.queue, metrics, drafts)
+                engine = Engine(name, decoder, limits.rows, limits.queue, metrics, draft)
                 tokenizer = None if signature.tokenizer is None else Tokenizer.of(signature)
                 key = graph_key(path, decoder.placement, access.key)
                 grammars = None if tokenizer is None else Grammars(tokenizer, signature.vocab_size)
