@@ -1,4 +1,4 @@
-"""The tokenizers of C++ and JavaScript cut odd texts as Python's does."""
+"""The tokenizers of C++ and JavaScript cut odd texts as Python's does, and that one as llama.cpp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from t2r_runtime import Decoder, Tokenizer
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "runtimes" / "js"
 LIBRARY = Path(os.environ.get("T2R_CPP_BUILD") or ROOT / "build" / "cpp") / "release" / "libt2r.so"
-TEXTS = list(texts(7, 400, ["the", "Hello", "don't", " world", "<|im_start|>", "<|im_end|>", "<|endoftext|>"]))
+TEXTS = list(texts(7, 5000, ["the", "Hello", "don't", " world", "<|im_start|>", "<|im_end|>", "<|endoftext|>"]))
 PROGRAM = """
 import { readFileSync } from "node:fs";
 import { Tokenizer } from "./src/tokenizer.js";
@@ -28,13 +28,22 @@ console.log(JSON.stringify(texts.map((text) => tokenizer.encode(text))));
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(graphs: Graphs) -> tuple[str, int, list[list[int]]]:
     """tokenizer.json, the token of an empty text, and the tokens of TEXTS."""
     signature = Decoder(graphs("keep")).signature
     tokenizer = Tokenizer.of(signature)
     assert signature.tokenizer is not None
     return signature.tokenizer, signature.bos_token, [tokenizer.encode(text) for text in TEXTS]
+
+
+def test_llama_cpp(model: Path, expected: tuple[str, int, list[list[int]]]) -> None:
+    """transformers is no reference: it ignores the file's `tokenizer.ggml.pre`."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    theirs = llama_cpp.Llama(str(model), vocab_only=True, verbose=False)
+    for text, ids in zip(TEXTS, expected[2], strict=True):
+        if text:  # ours begins an empty text with the start token
+            assert theirs.tokenize(text.encode(), add_bos=False, special=True) == ids, text
 
 
 def test_cpp(expected: tuple[str, int, list[list[int]]]) -> None:
