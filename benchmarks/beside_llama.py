@@ -5,28 +5,36 @@
 SOURCE is MODEL.gguf or an adapter of it: each graph is compared with its eager model first, and has no speed if it is
 not equal. `--random`, for files of random_gguf.py, compares logits and states but no greedy tokens. Each engine has a
 process of its own; at each length all are opened and take turns, in another random order each round. `again` repeats
-the first graph, as a control. Needs llama-cpp-python, of the extra `peers`.
+the first graph, as a control. Processes that read a prompt of 16 and write 64 tokens show start-up and peak memory, on
+Linux. Needs llama-cpp-python, of the extra `peers`.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
+import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from comparison.decode import FIRST_PROMPT, side_by_side
+from comparison import runners
+from comparison.decode import FIRST_PROMPT, side_by_side, with_ratios
 from comparison.engines import require_parity
 from comparison.timing import machine
 from comparison.worker import DISCARDED, Worker
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.output import table
 from t2r_export.paths import ADAPTERS
-from t2r_export.providers.bench import Spread
+from t2r_export.providers.bench import Spread, turns
 
 TOKENS = 20  # per turn
-HEAD = ("engine", "median (10 to 90 %)", "of llama.cpp", "memory")
+HEAD = ("engine", "median (10 to 90 %)", "of llama.cpp", "peak memory")
 
 Opening = Callable[[int], Worker]  # makes a worker with room for so many tokens
 
@@ -39,24 +47,46 @@ def main() -> None:
     parser.add_argument("--provider", default="t2r")
     parser.add_argument("--contexts", default="16,1024,4096,8000")
     parser.add_argument("--prompts", default="512,4096")
+    parser.add_argument("--starts", type=int, default=7, help="0 measures none")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
 
-    def opening(engine: str, path: Path, how: Mapping[str, str]) -> Opening:
-        return lambda room: Worker(engine, path, options.threads, room, how)
-
-    openings = {"llama.cpp": opening("llama.cpp", options.model, {})}
+    engines: dict[str, tuple[str, Path, Mapping[str, str]]] = {"llama.cpp": ("llama.cpp", options.model, {})}
     for graph, source in (map(Path, pair.split("=")) for pair in options.graphs):
         loaded = checkpoint.load(source, base=options.model if source.suffix == ADAPTERS else None)
         require_parity(loaded, graph, options.provider, greedy=not options.random)
-        openings[graph.stem] = opening("t2r", graph, {"provider": options.provider})
-    openings["again"] = list(openings.values())[1]
+        engines[graph.stem] = ("t2r", graph, {"provider": options.provider})
+    engines["again"] = list(engines.values())[1]
+
+    def opening(engine: str, path: Path, how: Mapping[str, str]) -> Opening:
+        return lambda room: Worker(engine, path, options.threads, room, how)
+
+    openings = {name: opening(*given) for name, given in engines.items()}
     print(machine())
+    if options.starts:
+        starts({name: (*given, options.threads) for name, given in engines.items()}, options.starts)
     for tokens in map(int, options.contexts.split(",")):
         steps(openings, tokens, options.rounds)
     for tokens in map(int, filter(None, options.prompts.split(","))):
         prompts(openings, tokens, options.rounds)
+
+
+def starts(engines: Mapping[str, tuple[str, Path, Mapping[str, str], int]], rounds: int) -> None:
+    """Seconds from the start of a process to its first token, and its peak memory; the files are in the page cache."""
+    found: dict[str, list[tuple[float, int]]] = {name: [] for name in engines}
+    for name in turns(list(engines), rounds):
+        engine, path, how, threads = engines[name]
+        command = [sys.executable, "-P", runners.__file__, engine, str(path), str(threads), json.dumps(how)]
+        before = time.perf_counter()
+        first, peak = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        found[name].append((first - before, peak))
+    rows: dict[str, dict[str, Any]] = {}
+    for name, pairs in found.items():
+        seconds, peaks = zip(*pairs, strict=True)
+        rows[name] = {"name": name, **asdict(Spread.of(seconds)), "peak": statistics.median(peaks)}
+    tokens = f"a prompt of {runners.START_PROMPT} and {runners.START_TOKENS} tokens"
+    show(f"Seconds from the start of a process to its first token; memory after {tokens}", with_ratios(rows), HEAD)
 
 
 def steps(openings: Mapping[str, Opening], tokens: int, rounds: int) -> None:
@@ -82,24 +112,20 @@ def prompts(openings: Mapping[str, Opening], tokens: int, rounds: int) -> None:
     show(f"Tokens a second of a prompt of {tokens:,}", rows)
 
 
-def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def show(title: str, rows: Sequence[Mapping[str, Any]], head: Sequence[str] = HEAD[:-1]) -> None:
     """Print a table; an engine that failed has the reason in its row."""
     cells = [
         (
             row["name"],
             f"{row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})",
             f"{row['ratio']:.2f}",
-            megabytes(row),
+            f"{row['peak'] / 1e6:.0f} MB" if "peak" in row else "",
         )
         if "median" in row
         else (row["name"], row["error"], "", "")
         for row in rows
     ]
-    print(f"\n{title}\n\n{table(cells, HEAD)}", flush=True)
-
-
-def megabytes(row: Mapping[str, Any]) -> str:
-    return f"{row['resident'] / 1e6:.0f} MB" if "resident" in row else ""
+    print(f"\n{title}\n\n{table([cell[: len(head)] for cell in cells], head)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ LINES = {
     ("t2r_export", "*.py"): 45_850,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_905,
-    ("tests", "*.py"): 61_540,
-    ("benchmarks", "*.py"): 8_470,
+    ("tests", "*.py"): 61_560,
+    ("benchmarks", "*.py"): 8_490,
     ("docs", "*.md"): 4_900,
 }
 # allowed in every room

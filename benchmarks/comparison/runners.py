@@ -7,6 +7,8 @@ step. They can return to where they were placed, so every turn is measured at th
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 CHUNK = 512  # tokens that torch reads at once
 FEW = 5  # tokens read before states are scaled
+START_PROMPT, START_TOKENS = 16, 64  # of a process that `start` measures
 
 
 def scaled(states: Mapping[str, NDArray[Any]], read: int, context: int) -> dict[str, NDArray[Any]]:
@@ -247,3 +250,22 @@ class Torch:
 
 
 RUNNERS: dict[str, type[Runner]] = {"t2r": T2R, "genai": GenAI, "llama.cpp": LlamaCpp, "torch": Torch}
+
+
+def start(engine: str, path: str, threads: str, options: str) -> None:
+    """Print when (time.perf_counter) this process has its first token, and its peak resident bytes after the last.
+
+    Run this file alone for it (python -P), so that the process loads no other engine.
+    """
+    runner = RUNNERS[engine](Path(path), int(threads), START_PROMPT + START_TOKENS, json.loads(options))  # type: ignore[call-arg]
+    runner.read(START_PROMPT)
+    runner.token()
+    first = time.perf_counter()
+    for _ in range(START_TOKENS - 1):
+        runner.token()
+    peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+    print(json.dumps([first, 1024 * int(peak)]))
+
+
+if __name__ == "__main__":
+    start(*sys.argv[1:])
