@@ -84,7 +84,7 @@ LINES = {
     ("runtimes/python/t2r_runtime", "*.py"): 15_905,
     ("tests", "*.py"): 61_560,
     ("benchmarks", "*.py"): 8_490,
-    ("docs", "*.md"): 4_900,
+    ("docs", "*.md"): 4_910,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
