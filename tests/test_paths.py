@@ -110,6 +110,7 @@ def test_name_of_255_bytes_can_be_written(tmp_path: Path) -> None:
 
 FITTING = {
     "checkpoint": (["m.pt", "m", "m.model"], ["m.onnx", "m.ort", "m.safetensors", "m.txt", "M.TXT", "m.npy"]),
+    "adapter": (["s.adapter"], ["s.pt", "s", "s.onnx"]),
     "graph": (["g.onnx", "g.ort"], ["g", "g.pt", "g.onnx.data"]),
     "compiled graph": (["g.onnx"], ["g.ort"]),
     "file of token ids": (["t.npy"], ["t.txt"]),
