@@ -20,6 +20,7 @@ from t2r_runtime.serve.tools.base import Call, Format
 from t2r_runtime.serve.tools.formats import FORMATS, format_of
 from t2r_runtime.serve.tools.qwen_xml import types_of
 from t2r_runtime.serve.tools.stream import CallStream
+from t2r_runtime.serve.tools.values import Values, quoted
 
 CASES = [(FORMATS[name], shape) for name, shapes in SHAPES.items() for shape in shapes]
 CHATS = "/v1/chat/completions"
@@ -68,6 +69,12 @@ def test_random_texts_never_fail() -> None:
 def test_one_call_at_most() -> None:
     format, text = FORMATS["hermes"], SHAPES["hermes"][1][0]
     assert [call.name for call in read(format, [text], 1)[1]] == ["find"]
+
+
+def test_characters_by_number() -> None:
+    """Numbers that are no character's stay as written."""
+    text = r"'\U0001F600 \U0010ffff \U00110000 \Uffffffff \u00e9'"
+    assert quoted(Values(text, quoted)) == "\U0001f600 \U0010ffff \\U00110000 \\Uffffffff \u00e9"
 
 
 def test_work_grows_with_the_length_of_a_text() -> None:
