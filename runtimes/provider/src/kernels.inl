@@ -11,3 +11,8 @@
 
 #include "products.inl"
 #include "windows.inl"
+
+// Defines the table of a set, of the functions above and of what the set has of its own.
+#define T2R_KERNELS_OF(set)                                                                                                             \
+    extern const Kernels set##_kernels{#set, unary, binary, sum, max, maxima, above, product, rotate, scaled, update, row_products,     \
+                                       row_scores, add_rows, quantize, quantized_product}

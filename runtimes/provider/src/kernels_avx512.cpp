@@ -69,6 +69,16 @@ template <int bits, int scales> struct RowTimesVector {
     const QuantizedVector &x;
     __m512 sum = _mm512_setzero_ps();
 
+    // Adds a row of w; `of_block`: registers that share a scale.
+    void add_row(const QuantizedMatrix &w, std::size_t of_block) {
+        const std::size_t bytes = w.blocks * w.block * bits / 8, whole = bytes / 64, rest = bytes % 64;
+        std::size_t at = 0, block = 0;
+        for (; at + of_block <= whole; block += scales)
+            for (const std::size_t end = at + of_block; at < end; at++) add<true>(at, block, 0, 0);
+        const auto left = static_cast<__mmask8>((1u << (w.blocks - block)) - 1);
+        if (rest) add<false>(at, block, (__mmask64{1} << rest) - 1, left);
+    }
+
     // Adds register `at`, whose first number is in block `block`; the last register may be partial.
     template <bool is_whole> void add(std::size_t at, std::size_t block, __mmask64 bytes, __mmask8 blocks) {
         constexpr auto all = static_cast<__mmask8>((1 << scales) - 1);
@@ -101,15 +111,13 @@ template <int bits, int scales> struct RowTimesVector {
 template <int bits, int scales>
 void rows_together(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t row, std::size_t count, float *y,
                    std::size_t stride) {
-    const std::size_t bytes = w.blocks * w.block * bits / 8, whole = bytes / 64, rest = bytes % 64;
+    const std::size_t bytes = w.blocks * w.block * bits / 8;
     for (std::size_t v = 0; v < vectors; v++) {
         __m512 sums[lanes];
         for (std::size_t j = 0; j < lanes; j++) {
             const std::size_t each = row + (j < count ? j : count - 1);
             RowTimesVector<bits, scales> product{w.numbers + each * bytes, w.scales + each * w.blocks, x[v]};
-            for (std::size_t at = 0; at < whole; at++) product.template add<true>(at, at * scales, 0, 0);
-            const auto left = static_cast<__mmask8>((1u << (w.blocks - whole * scales)) - 1);
-            if (rest) product.template add<false>(whole, whole * scales, (__mmask64{1} << rest) - 1, left);
+            product.add_row(w, 1);
             sums[j] = product.sum;
         }
         const auto present = static_cast<__mmask16>((1u << count) - 1);
@@ -121,7 +129,7 @@ void rows_together(const QuantizedMatrix &w, const QuantizedVector *x, std::size
 template <int bits, int scales>
 void by_rows(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
              std::size_t stride) {
-    const std::size_t bytes = w.blocks * w.block * bits / 8, whole = bytes / 64, rest = bytes % 64;
+    const std::size_t bytes = w.blocks * w.block * bits / 8;
     const std::size_t of_block = scales == 1 ? w.block * bits / 512 : 1;  // registers that share a scale
     constexpr std::size_t short_row = 2;  // registers
     for (; bytes <= short_row * 64 && of_block <= 1 && first < last; first += lanes)
@@ -129,11 +137,7 @@ void by_rows(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vec
     for (std::size_t row = first; row < last; row++) {
         for (std::size_t v = 0; v < vectors; v++) {
             RowTimesVector<bits, scales> product{w.numbers + row * bytes, w.scales + row * w.blocks, x[v]};
-            std::size_t at = 0, block = 0;
-            for (; at + of_block <= whole; block += scales)
-                for (const std::size_t end = at + of_block; at < end; at++) product.template add<true>(at, block, 0, 0);
-            const auto left = static_cast<__mmask8>((1u << (w.blocks - block)) - 1);
-            if (rest) product.template add<false>(at, block, (__mmask64{1} << rest) - 1, left);
+            product.add_row(w, of_block);
             y[v * stride + row] = _mm512_reduce_add_ps(product.sum) + of_zeros(w, x[v], row);
         }
     }
@@ -153,6 +157,6 @@ void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::
 
 }  // namespace
 
-extern const Kernels avx512_kernels{"avx512", unary, binary, sum, max, maxima, above, product, rotate, scaled, update, row_products, row_scores, add_rows, quantize, quantized_product};
+T2R_KERNELS_OF(avx512);
 
 }  // namespace t2r::provider

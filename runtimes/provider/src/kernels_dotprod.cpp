@@ -5,6 +5,6 @@
 
 namespace t2r::provider {
 
-extern const Kernels dotprod_kernels{"dotprod", unary, binary, sum, max, maxima, above, product, rotate, scaled, update, row_products, row_scores, add_rows, quantize, quantized_product};
+T2R_KERNELS_OF(dotprod);
 
 }  // namespace t2r::provider

@@ -5,6 +5,6 @@
 
 namespace t2r::provider {
 
-extern const Kernels neon_kernels{"neon", unary, binary, sum, max, maxima, above, product, rotate, scaled, update, row_products, row_scores, add_rows, quantize, quantized_product};
+T2R_KERNELS_OF(neon);
 
 }  // namespace t2r::provider
