@@ -312,5 +312,7 @@ def test_refused_fields_are_named(fields: dict[str, Any], param: str, client: Cl
 
 def test_tool_format_of_a_server(tmp_path: Path) -> None:
     graph = letters(tmp_path, tokenizer=tokenizer(), chat_template={"template": "a", "tokens": {}})
+    with within(graph) as client:
+        assert client.ask(CHATS, {**BODY, "max_tokens": 1})[0] == 400
     with within(graph, tool_format="lfm2") as client:
-        client.good(CHATS, {**BODY, "max_tokens": 1})
+        assert client.good(CHATS, {**BODY, "max_tokens": 1})["choices"][0]["message"]["role"] == "assistant"
