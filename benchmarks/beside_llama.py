@@ -4,14 +4,16 @@
 
 SOURCE is MODEL.gguf or an adapter of it: each graph is compared with its eager model first, and has no speed if it is
 not equal. `--random`, for files of random_gguf.py, compares logits and states but no greedy tokens. Each engine has a
-process of its own; at each length all are opened and take turns, in another random order each round. `again` repeats
-the first graph, as a control. Processes that read a prompt of 16 and write 64 tokens show start-up and peak memory, on
-Linux. Needs llama-cpp-python, of the extra `peers`.
+process of its own for each length; all take turns, in another random order each round, and so does a loop that only
+reads memory. While the quartiles of a row are more than 5 % of its median apart, the rounds are repeated, up to three
+times. `again` repeats the first graph, as a control. Processes that read a prompt of 16 and write 64 tokens show
+start-up and peak memory, on Linux. Needs llama-cpp-python, of the extra `peers`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import statistics
@@ -19,12 +21,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from comparison import runners
-from comparison.decode import FIRST_PROMPT, side_by_side, with_ratios
+from comparison.bandwidth import token_bytes
+from comparison.decode import FIRST_PROMPT, in_turn, kept, side_by_side, with_ratios
 from comparison.engines import require_parity
 from comparison.timing import machine
 from comparison.worker import DISCARDED, Worker
@@ -34,6 +40,7 @@ from t2r_export.paths import ADAPTERS
 from t2r_export.providers.bench import Spread, turns
 
 TOKENS = 20  # per turn
+READS = "reads"  # the key of the loop that reads memory
 HEAD = ("engine", "median (10 to 90 %)", "of llama.cpp", "peak memory")
 
 Opening = Callable[[int], Worker]  # makes a worker with room for so many tokens
@@ -66,8 +73,8 @@ def main() -> None:
     print(machine())
     if options.starts:
         starts({name: (*given, options.threads) for name, given in engines.items()}, options.starts)
-    for tokens in map(int, options.contexts.split(",")):
-        steps(openings, tokens, options.rounds)
+    graphs = {name: path for name, (engine, path, _) in engines.items() if engine == "t2r"}
+    steps(openings, graphs, list(map(int, options.contexts.split(","))), options.rounds, options.threads)
     for tokens in map(int, filter(None, options.prompts.split(","))):
         prompts(openings, tokens, options.rounds)
 
@@ -89,16 +96,58 @@ def starts(engines: Mapping[str, tuple[str, Path, Mapping[str, str], int]], roun
     show(f"Seconds from the start of a process to its first token; memory after {tokens}", with_ratios(rows), HEAD)
 
 
-def steps(openings: Mapping[str, Opening], tokens: int, rounds: int) -> None:
-    room = tokens + TOKENS + DISCARDED
-    rows = side_by_side(
-        {name: functools.partial(opening, room) for name, opening in openings.items()},
-        lambda worker: worker.place(tokens),
-        rounds,
-        lambda worker: worker.decode(TOKENS),
-        lambda seconds: Spread.of(seconds).scaled(1e3),
-    )
-    show(f"Milliseconds a step after {tokens:,} tokens", rows)
+def steps(
+    openings: Mapping[str, Opening], graphs: Mapping[str, Path], contexts: Sequence[int], rounds: int, threads: int
+) -> None:
+    """A table for each length; of graphs, with the bytes of weights and states that they move a second."""
+    rows: dict[str, dict[str, Any]] = {
+        f"{name} after {tokens:,}": {"name": name, "tokens": tokens} for tokens in contexts for name in openings
+    }
+    with contextlib.ExitStack() as stack:
+        workers: dict[str, Worker | ReadLoop] = {}
+        for key, row in rows.items():
+            with kept(row):
+                worker = stack.enter_context(openings[row["name"]](row["tokens"] + TOKENS + DISCARDED))
+                worker.open()
+                worker.place(row["tokens"])
+                workers[key] = worker
+        workers[READS], rows[READS] = stack.enter_context(ReadLoop(threads)), {}
+        seconds = in_turn(workers, rows, rounds, lambda worker: worker.decode(TOKENS), repeats=3)
+    reads = Spread.of(seconds.pop(READS)).inverse(ReadLoop.BYTES / 1e9)
+    print(f"\nA loop that reads memory: {reads.median:.1f} GB/s ({reads.low:.1f} to {reads.high:.1f})")
+    for key, values in seconds.items():
+        rows[key] |= asdict(Spread.of(values).scaled(1e3))
+        if graph := graphs.get(rows[key]["name"]):
+            moved = token_bytes(graph, context=rows[key]["tokens"]).total
+            rows[key]["rate"] = f"{moved / 1e6 / rows[key]['median']:.1f} GB/s"
+    for tokens in contexts:
+        of_length = {key: row for key, row in rows.items() if row.get("tokens") == tokens}
+        show(f"Milliseconds a step after {tokens:,} tokens", with_ratios(of_length), (*HEAD[:-1], "bytes a second"))
+
+
+class ReadLoop:
+    """Reads as many bytes as a step of a model does, with `threads` threads, in this process."""
+
+    BYTES = 1 << 27
+
+    def __init__(self, threads: int) -> None:
+        self._parts = np.array_split(np.ones(self.BYTES // 4, np.int32), threads)
+        self._pool = ThreadPoolExecutor(threads)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown()
+
+    def decode(self, times: int) -> list[float]:
+        """Seconds of each of `times` reads."""
+        seconds = []
+        for _ in range(DISCARDED + times):
+            start = time.perf_counter()
+            list(self._pool.map(np.max, self._parts))
+            seconds.append(time.perf_counter() - start)
+        return seconds[DISCARDED:]
 
 
 def prompts(openings: Mapping[str, Opening], tokens: int, rounds: int) -> None:
@@ -119,7 +168,7 @@ def show(title: str, rows: Sequence[Mapping[str, Any]], head: Sequence[str] = HE
             row["name"],
             f"{row['median']:.2f} ({row['low']:.2f} to {row['high']:.2f})",
             f"{row['ratio']:.2f}",
-            f"{row['peak'] / 1e6:.0f} MB" if "peak" in row else "",
+            f"{row['peak'] / 1e6:.0f} MB" if "peak" in row else row.get("rate", ""),
         )
         if "median" in row
         else (row["name"], row["error"], "", "")

@@ -71,7 +71,7 @@ class TokenBytes:
     """Bytes that one step of a graph reads and writes."""
 
     weights: int  # with scales and zero points; of an embedding table, one row per sequence
-    states: int  # read and written: twice their size
+    states: int  # read and written: twice their size; of growing caches, the rows that are read
 
     @property
     def total(self) -> int:
@@ -82,8 +82,8 @@ class TokenBytes:
         return self.total / bytes_per_second
 
 
-def token_bytes(path: Path, batch: int = 1) -> TokenBytes:
-    """Memory traffic of the step graph at `path`, whose states all have constant size."""
+def token_bytes(path: Path, batch: int = 1, context: int = 0) -> TokenBytes:
+    """Memory traffic of the step graph at `path` after `context` tokens."""
     model = onnx.load(path, load_external_data=False)
     signature = Signature.from_metadata({prop.key: prop.value for prop in model.metadata_props})
     gathered, whole = _uses(model.graph)
@@ -94,7 +94,8 @@ def token_bytes(path: Path, batch: int = 1) -> TokenBytes:
             weights += size
         elif tensor.name in gathered and tensor.dims:
             weights += batch * size // max(1, tensor.dims[0])
-    return TokenBytes(weights, 2 * sum(spec.bytes(batch) for spec in signature.states))
+    states = sum((1 if spec.grows else 2) * spec.bytes(batch, context) for spec in signature.states)
+    return TokenBytes(weights, states)
 
 
 def _uses(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from comparison.bandwidth import bandwidth
 from comparison.engines import Candidate, Files, make, parse, require_installed
 from comparison.sizes import config_of
@@ -279,16 +281,31 @@ def start_rows(
 
 
 def in_turn(
-    workers: dict[str, W], rows: dict[str, dict[str, Any]], rounds: int, work: Callable[[W], list[float]]
+    workers: dict[str, W],
+    rows: dict[str, dict[str, Any]],
+    rounds: int,
+    work: Callable[[W], list[float]],
+    repeats: int = 0,
 ) -> dict[str, list[float]]:
-    """Measurements of `work` per worker over all rounds; failed workers are excluded."""
+    """Measurements of `work` per worker over all rounds; failed workers are excluded.
+
+    The rounds are repeated up to `repeats` times, until the quartiles of each worker are within 5 % of its median.
+    """
     values: dict[str, list[float]] = {name: [] for name in workers}
-    for name in turns(list(workers), rounds):
+    for place, name in enumerate(turns(list(workers), rounds * (1 + repeats))):
+        if place and place % (rounds * len(workers)) == 0 and all(map(is_steady, filter(None, values.values()))):
+            break
         if "error" not in rows[name]:
             time.sleep(SETTLE)
             with kept(rows[name]):
                 values[name] += work(workers[name])
     return {name: found for name, found in values.items() if found and "error" not in rows[name]}
+
+
+def is_steady(values: Sequence[float]) -> bool:
+    """Whether the quartiles are at most 5 % of the median apart."""
+    low, median, high = np.percentile(values, [25, 50, 75])
+    return bool(high - low <= 0.05 * median)
 
 
 @contextlib.contextmanager

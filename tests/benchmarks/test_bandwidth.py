@@ -46,6 +46,15 @@ def test_token_bytes_grow_with_batch(tmp_path: Path) -> None:
     assert three.weights == one.weights + 2 * 4 * small.WIDTH
 
 
+def test_token_bytes_of_growing_caches(tmp_path: Path) -> None:
+    """A step reads the rows of all tokens before, and rewrites none."""
+    _, report = small.graph(tmp_path / "graph.onnx", "softmax", batch=1)
+    keys = sum(spec.bytes(length=7) for spec in report.signature.states if spec.grows)
+    assert keys > 0
+    few, more = (token_bytes(tmp_path / "graph.onnx", context=context) for context in (0, 7))
+    assert more.states - few.states == keys
+
+
 def test_token_bytes_of_quantized_weights(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "none", batch=1)
     quantize(tmp_path / "graph.onnx", tmp_path / "w8.onnx", QuantizeConfig(scheme="w8", block_size=16))
