@@ -1,6 +1,6 @@
 """Export and steps of recurrent families at published sizes, with random weights, beside transformers' own ONNX export.
 
-    python benchmarks/published_sizes.py [lfm2-350m] [mamba2-130m] [qwen3.5-0.8b] [--rounds 7] [--limit SECONDS]
+    python benchmarks/published_sizes.py [granite-h-350m] [lfm2-350m] … [--rounds 7] [--limit SECONDS]
 
 Speed and memory do not depend on the values of weights. For each size: a folder of float32 weights that transformers
 writes; `t2r export` and `t2r quantize --scheme w4` as whole processes, and `t2r verify` of the float32 graph, which
@@ -33,6 +33,29 @@ from t2r_runtime import Decoder
 
 # class in transformers, and config values that differ from its defaults; from the config.json of each model
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "granite-h-350m": (
+        "GraniteMoeHybrid",
+        {
+            "vocab_size": 100352,
+            "hidden_size": 768,
+            "shared_intermediate_size": 2048,
+            "num_hidden_layers": 32,
+            "layer_types": ["attention" if layer in (10, 13, 17, 27) else "mamba" for layer in range(32)],
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "mamba_n_heads": 48,
+            "mamba_d_head": 32,
+            "mamba_d_state": 128,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "position_embedding_type": "nope",
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.246,
+            "attention_multiplier": 0.015625,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
     "lfm2-350m": (
         "Lfm2",
         {
@@ -69,7 +92,7 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 TEXT_CONFIGS = {"Qwen3_5": "Qwen3_5Text"}
-TAPS = {"Lfm2": 3, "Mamba2": 4, "Qwen3_5": 4}  # of the convolutions
+TAPS = {"GraniteMoeHybrid": 4, "Lfm2": 3, "Mamba2": 4, "Qwen3_5": 4}  # of the convolutions
 CONTEXTS = (16, 8192)
 STEPS, WARM_UP = 16, 3
 VERIFIED = 8  # steps

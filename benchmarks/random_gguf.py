@@ -24,6 +24,7 @@ from published_sizes import random_model  # noqa: E402
 
 # name in published_sizes.SIZES -> architecture, its keys, and the change of its tensors
 FILES: dict[str, tuple[str, Callable[[Any], Values], Callable[[Arrays, Any], Arrays]]] = {
+    "granite-h-350m": ("granitehybrid", hybrid_files.granite, hybrid_files.halves),
     "lfm2-350m": ("lfm2", hybrid_files.lfm2, hybrid_files.filters),
     "mamba2-130m": ("mamba2", test_architectures.ssm, test_architectures.states),
     "qwen3.5-0.8b": ("qwen35", hybrid_files.delta, hybrid_files.tiled),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from onnx import numpy_helper
 
 import small
+from checkpoints.gguf.test_architectures import granite
 from checkpoints.gguf.writer import adjacent, random_model, rms, tensors_of, write
 from quantizers.test_grids import random_blocks
 from t2r_export.checkpoints import checkpoint
@@ -55,13 +57,16 @@ KEEP, EXACT = QuantizeConfig(scheme="keep"), QuantizeConfig(scheme="keep", accur
 PRODUCTS = {"q_k_v": "qkv", "gate_up": ("gate", "up")}
 
 
-def written(path: Path, table: gguf.GGMLQuantizationType = KINDS.Q8_0, tied: bool = True) -> Checkpoint:
-    """A small Llama in GGUF, all of whose matrices are quantized."""
-    model = random_model("Llama", SIZES | {"tie_word_embeddings": tied})
-    tensors = adjacent(tensors_of(model, "llama"), 6, 3)
+def written(
+    path: Path, table: gguf.GGMLQuantizationType = KINDS.Q8_0, tied: bool = True, family: str = "Llama", **more: Any
+) -> Checkpoint:
+    """A small model in GGUF, all of whose matrices are quantized. Args: more: sizes in transformers' config."""
+    model = random_model(family, SIZES | {"tie_word_embeddings": tied} | more)
+    tensors = adjacent(tensors_of(model, family.lower()), 6, 3)
     kinds = {f"blk.{layer}.{name}.weight": kind for layer in range(2) for name, kind in STORED.items()}
     kinds |= {"token_embd.weight": table} | ({} if tied else {"output.weight": KINDS.Q4_1})
-    return checkpoint.load(write(path, "llama", rms(model.config), tensors, kinds))
+    keys = (granite if family == "Granite" else rms)(model.config)
+    return checkpoint.load(write(path, family.lower(), keys, tensors, kinds))
 
 
 def dequantized(path: Path) -> dict[str, np.ndarray]:
@@ -107,6 +112,14 @@ def test_graph_has_the_values_of_the_file_to_the_bit(tmp_path: Path) -> None:
     np.testing.assert_allclose(new.prefill(prompt), old.prefill(prompt), atol=2e-4)
     for token in steps:
         np.testing.assert_allclose(new.step(token), old.step(token), atol=2e-4)
+
+
+def test_multipliers_round_no_block(tmp_path: Path) -> None:
+    multipliers = {"residual_multiplier": 0.246, "embedding_multiplier": 12.0, "logits_scaling": 3.0}
+    loaded = written(tmp_path / "m.gguf", tied=False, family="Granite", **multipliers)
+    _, report = export_quantized(loaded, tmp_path / "q.onnx", ExportConfig(), EXACT)
+    assert len(report.kept) == 4 * 2 + 2  # the table and the head apart
+    assert all(run.kept for runs in report.kept.values() for run in runs)
 
 
 @pytest.mark.parametrize("table", [KINDS.Q8_0, KINDS.Q4_1])

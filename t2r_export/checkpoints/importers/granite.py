@@ -1,12 +1,10 @@
 """Granite 3 (IBM 2024): Llama with multipliers of embeddings, scores, parts and logits; `granitemoe` has experts as
 feed-forwards, `granitemoeshared` also a shared expert.
-
-A part's output is multiplied by residual_multiplier, which is folded into the part's last matrix here.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
@@ -20,6 +18,7 @@ from t2r_export.checkpoints.importers.llama import (
     window_of,
     with_positions,
 )
+from t2r_export.config.layer import LayerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.validation import finite
@@ -35,7 +34,7 @@ READ = {
 
 
 def scales(fields: Fields) -> dict[str, Any]:
-    """The multipliers as arguments of `decoder`, except residual_multiplier."""
+    """The multipliers as arguments of `decoder`, except that of parts."""
     return {
         "heads": {"scale": fields.number("attention_multiplier")},
         "embedding_scale": fields.number("embedding_multiplier"),
@@ -43,18 +42,14 @@ def scales(fields: Fields) -> dict[str, Any]:
     }
 
 
-# the last matrices of parts in all these families
-LAST = [f"{LAYER}.{name}" for name in ("self_attn.o_proj", "mlp.down_proj", "mamba.out_proj")]
-LAST += [f"{LAYER}.{name}.output_linear" for name in ("shared_mlp", "block_sparse_moe")]
+def multiplied(fields: Fields, model: ModelConfig) -> ModelConfig:
+    """The model with residual_multiplier after each part: multiplied into a matrix, it would round a file's blocks."""
+    number = fields.number("residual_multiplier")
+    layers = (tuple(replace(part, multiplier=number) for part in layer.parts) for layer in model.layers)
+    return replace(model, layers=tuple(LayerConfig(parts=parts) for parts in layers))
 
 
-def factors(fields: Fields) -> dict[str, float]:
-    """`Importer.factors` of residual_multiplier."""
-    names = [f"{name}.{kind}" for name in LAST for kind in ("weight", "bias")]
-    return dict.fromkeys(names, fields.number("residual_multiplier"))
-
-
-GRANITE = family(READ, lambda fields: decoder(fields, **scales(fields)), factors=factors)
+GRANITE = family(READ, lambda fields: multiplied(fields, decoder(fields, **scales(fields))))
 
 
 EXPERTS = f"{LAYER}.block_sparse_moe"
@@ -73,7 +68,7 @@ OURS = {
 def _with_experts(fields: Fields) -> ModelConfig:
     key = "shared_intermediate_size"
     shared = fields.size(key, least=0) if fields.reads(key) else 0
-    return with_moe(decoder(fields, **scales(fields)), experts(fields), size=shared)
+    return multiplied(fields, with_moe(decoder(fields, **scales(fields)), experts(fields), size=shared))
 
 
 GRANITE_MOE, GRANITE_MOE_SHARED = (
@@ -89,7 +84,6 @@ GRANITE_MOE, GRANITE_MOE_SHARED = (
         refused=REFUSED,
         harmless=TRAINING,
         transforms=lambda _: {UP: GATES_AND_UPS},
-        factors=factors,
     )
     for more in ({}, {"shared_intermediate_size": 0})
 )
@@ -122,7 +116,7 @@ def _with_windows(fields: Fields) -> ModelConfig:
         sliding_layers(fields, window_of(fields), lambda layer: layer % 4 != 0),
         **{**others, "heads": {**others["heads"], "sink": True}},
     )
-    return with_positions(model, _positions(fields, model))
+    return multiplied(fields, with_positions(model, _positions(fields, model)))
 
 
 def _positions(fields: Fields, model: ModelConfig) -> list[RotaryConfig | None]:
@@ -132,9 +126,7 @@ def _positions(fields: Fields, model: ModelConfig) -> list[RotaryConfig | None]:
     thetas = fields.get("layer_rope_theta", [rotary.theta] * count)
     if not isinstance(thetas, list) or len(thetas) != count or not all(finite(one) and one >= 0 for one in thetas):
         raise fields.wrong("layer_rope_theta", f"{count} numbers of at least 0", thetas)
-    return [dataclasses.replace(rotary, theta=float(theta)) if theta else None for theta in thetas]
+    return [replace(rotary, theta=float(theta)) if theta else None for theta in thetas]
 
 
-GRANITE_SWA = family(
-    READ_OF_WINDOWS, _with_windows, {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"}, factors=factors
-)
+GRANITE_SWA = family(READ_OF_WINDOWS, _with_windows, {**NAMES, "attention.inner.sink": f"{LAYER}.self_attn.sinks"})

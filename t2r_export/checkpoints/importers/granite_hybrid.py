@@ -1,7 +1,6 @@
 """Granite 4.0 (IBM, 2025): Mamba-2 and attention layers, each with a gated feed-forward, beside experts or alone.
 
-Its attention rotates by `position_embedding_type`. A part's output is multiplied by residual_multiplier, which
-is folded into the part's last matrix here.
+Its attention rotates by `position_embedding_type`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields, importer
 from t2r_export.checkpoints.importers.experts import GATES_AND_UPS, experts, with_moe
-from t2r_export.checkpoints.importers.granite import MULTIPLIERS, OURS, UP, factors, scales
+from t2r_export.checkpoints.importers.granite import MULTIPLIERS, OURS, UP, multiplied, scales
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, decoder
 from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
@@ -56,8 +55,8 @@ def _config(fields: Fields) -> ModelConfig:
     if fields.get("num_local_experts") == 0:
         for key in ("num_experts_per_tok", "intermediate_size"):
             fields.get(key)  # marks the key as read
-        return model
-    return with_moe(model, experts(fields), size=fields.size("shared_intermediate_size"))
+        return multiplied(fields, model)
+    return multiplied(fields, with_moe(model, experts(fields), size=fields.size("shared_intermediate_size")))
 
 
 def _layers(fields: Fields) -> list[str]:
@@ -76,5 +75,4 @@ GRANITE_HYBRID = importer(
     _config,
     OURS_WITH_MAMBA,
     lambda _: {**mixer_transforms(f"{LAYER}.mamba"), UP: GATES_AND_UPS},
-    factors=factors,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from t2r_export.config.gate import ResidualGateConfig
@@ -38,7 +38,7 @@ class PartConfig(Kind):
     norm: NormConfig | None = None
     norm_after: NormConfig | None = None
     norm_sum: NormConfig | None = None
-    multiplier: float = 1.0
+    multiplier: float = field(default=1.0, metadata={"between": (0, 2.0**127)})  # of float32
     residual: bool = True
     rezero: bool = False
     residual_gate: ResidualGateConfig | None = None

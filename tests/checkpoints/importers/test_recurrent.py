@@ -337,7 +337,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "block_ffn_dim_multiplier in config.json",
     ),
     ("granite", {"layer_types": [["mamba"]] * 3}, "layer_types in config.json to be 3 names"),
-    ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
+    ("granite", {"residual_multiplier": 1e60}, "multiplier to be a number above 0 and below "),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
     ("lfm2", {"conv_L_cache": 65}, "taps to be an integer from 2 to 64"),
     (
