@@ -6,7 +6,21 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from golden import adapters, bad, calls, drafts, edited, families, history, parts, rows, sentences, texts, translator
+from golden import (
+    adapters,
+    bad,
+    calls,
+    drafts,
+    edited,
+    families,
+    history,
+    parts,
+    prefixes,
+    rows,
+    sentences,
+    texts,
+    translator,
+)
 from golden.choices import sampling
 from golden.models import MODELS, write_graph
 from golden.texts import Case
@@ -26,6 +40,7 @@ def write(folder: Path) -> None:
             cases.append({"case": name, "kind": kind, "file": f"{name}.json"})
     write_bytes(folder / sentences.NAME, sentences.written())
     write_bytes(folder / drafts.NAME, drafts.written())
+    write_bytes(folder / prefixes.NAME, prefixes.written())
     lines = ",\n".join(json.dumps(case) for case in cases)
     write_bytes(folder / INDEX, f'{{"golden": 1, "cases": [\n{lines}\n]}}\n'.encode())
 

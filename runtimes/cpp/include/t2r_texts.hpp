@@ -1,9 +1,9 @@
-// Many texts with t2r.hpp: Batch adds and removes texts between steps, PrefixCache keeps states of shared prefixes.
+// Many texts with t2r.hpp: Batch adds and removes texts between steps, PrefixCache keeps states of known prefixes.
 #ifndef T2R_TEXTS_HPP
 #define T2R_TEXTS_HPP
 
 #include <algorithm>
-#include <iterator>
+#include <chrono>
 #include <list>
 #include <map>
 
@@ -147,13 +147,17 @@ private:
     std::size_t count = 0;
 };
 
-// Keeps decoders that have read blocks of tokens, for texts that begin with the same blocks. Recurrent states have a fixed size
-// and cannot be truncated, so they fit only texts with all of those tokens. For one thread at a time.
+// Keeps the states after texts, after answers, and in texts after every block of tokens, for texts that begin with the same tokens.
+// Recurrent states have a fixed size and cannot be truncated, so they fit only texts with all of those tokens. For one thread at a
+// time.
 class PrefixCache {
 public:
-    // max_bytes: limit of the kept states. The least recently used are evicted first; of one text, those of its longest prefixes.
-    explicit PrefixCache(const Decoder &decoder, std::size_t max_bytes = std::size_t{1} << 28, std::size_t block = 256)
-        : decoder(decoder.fork()), max_bytes(max_bytes), block(block) {
+    // max_bytes: limit of the kept states. The least valuable are evicted first: the value is the number of tokens that would have to
+    // be read again, from the longest kept prefix of the same text, per byte and per second since the last use (LNC-R, Scheuermann et
+    // al. 1996). clock: in seconds.
+    explicit PrefixCache(const Decoder &decoder, std::size_t max_bytes = std::size_t{1} << 28, std::size_t block = 256,
+                         std::function<double()> clock = seconds)
+        : decoder(decoder.fork()), max_bytes(max_bytes), block(block), clock(std::move(clock)) {
         if (block < 1) throw Failed(T2R_SNAPSHOT, "expected a block of at least 1 token; received 0; choose another");
         if (decoder.info().translates)  // a text's states depend on its source, too
             throw Failed(T2R_GRAPH, "expected a decoder without a source; received a translator's; use the decoder of a language model");
@@ -163,50 +167,29 @@ public:
     // with another.
     void adapt(const char *name) {
         decoder.adapt({name});  // refuses unknown ones
-        adapter = name ? name : "";
-        start = name ? starts.try_emplace(name, count + 1).first->second : 0;
-        count = std::max(count, start);
+        start = &*starts.try_emplace(name ? name : "").first;
     }
 
     // Read a text from its start and return the logits after it, valid until the next call.
     const float *read(const Tokens &text) {
         begin();
         require(text);
-        const std::size_t blocks = std::min((text.size() - 1) / block, most);
-        const auto behind = [&](std::size_t at) { return text.begin() + static_cast<std::ptrdiff_t>(at * block); };
-        std::vector<Place> used;
-        const auto key = [&](std::size_t at) { return Key{used.empty() ? start : used.back()->number, Tokens(behind(at), behind(at + 1))}; };
-        std::size_t at = 0;
-        for (auto found = places.end(); at < blocks && (found = places.find(key(at))) != places.end(); at++) used.push_back(found->second);
-        reused = at * block;
-        for (auto place = used.rbegin(); place != used.rend(); ++place) kept.splice(kept.begin(), kept, *place);
-        if (at) decoder.take({{used.back()->decoder, 0}});
-        for (bool fits = true; at < blocks; at++) {
-            const Key next = key(at);
-            decoder.prefill(next.second);
-            const std::size_t bytes = bytes_of(decoder);
-            fits = fits && make_room(bytes, used.size());
-            if (!fits) continue;  // nor do longer prefixes
-            const auto behind_used = std::next(kept.begin(), static_cast<std::ptrdiff_t>(used.size()));
-            used.reserve(blocks);
-            const Place place = kept.insert(behind_used, Kept{++count, next, decoder.copy(), bytes});
-            try {
-                places.emplace(next, place);
-            } catch (...) {
-                kept.erase(place);  // without its place, it would never be found
-                throw;
-            }
-            used.push_back(place);
-        }
-        return decoder.prefill({behind(blocks), text.end()});
+        return read_after(text, text.size() - 1);  // the logits need a token
     }
 
     // Decoder::generate with a text from its start.
     Tokens generate(const Tokens &text, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
                     std::function<bool(std::int64_t)> callback = nullptr) {
-        if (text.size() > 1) read({text.begin(), text.end() - 1});
-        else begin();
-        return decoder.generate({text.end() - (text.empty() ? 0 : 1), text.end()}, max_tokens, sampling, std::move(callback));
+        begin();
+        if (text.size() > 1) {
+            require(text);
+            read_after({text.begin(), text.end() - 1}, text.size() - 1);
+        }
+        const Tokens written = decoder.generate({text.end() - (text.empty() ? 0 : 1), text.end()}, max_tokens, sampling, std::move(callback));
+        Tokens whole = text;
+        whole.insert(whole.end(), written.begin(), written.end());
+        keep(whole, static_cast<std::size_t>(decoder.info().position));  // the last token has not been read
+        return written;
     }
 
     std::size_t kept_bytes() const {
@@ -218,19 +201,22 @@ public:
     std::size_t reused = 0;  // tokens of the last text that were found in the cache
 
 private:
-    using Key = std::pair<std::size_t, Tokens>;  // the number of the block before, or of the adapter, and the tokens of this one
+    // The states after a text, below those after the longest other text that begins it, or the start of texts.
     struct Kept {
-        std::size_t number;
-        Key key;
-        Decoder decoder;
-        std::size_t bytes;
+        const Kept *prefix = nullptr;
+        Tokens tokens;  // after those of prefix
+        std::size_t length = 0, bytes = 0;  // of the text, of the states
+        double used = 0;
+        std::optional<Decoder> decoder;  // none at the start
     };
-    using Place = std::list<Kept>::iterator;
     static constexpr std::size_t most = 1024;  // decoders; libt2r allows 4,096 open ones per process
 
+    static double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
     void begin() {
+        reused = 0;
         decoder.reset(1);
-        if (start) decoder.adapt({adapter.c_str()});
+        if (!start->first.empty()) decoder.adapt({start->first.c_str()});
     }
 
     // The checks of prefill, before any of a text is read.
@@ -243,15 +229,80 @@ private:
             throw Failed(T2R_POSITION, "expected a text within the model's positions; received a longer one; read fewer tokens");
     }
 
-    // Evict until one more fits, but none of the first `used`, which are shorter prefixes of its text. Returns whether it does.
-    bool make_room(std::size_t bytes, std::size_t used) {
-        if (bytes > max_bytes) return false;  // would evict all others and still not fit
-        for (std::size_t left = kept_bytes(); left > max_bytes - bytes || kept.size() >= most; kept.pop_back()) {
-            if (kept.size() == used) return false;
-            left -= kept.back().bytes;
-            places.erase(kept.back().key);
+    // Read a text after its longest known prefix of at most `length` tokens.
+    const float *read_after(const Tokens &text, std::size_t length) {
+        Kept &known = find(text, length);
+        if (known.decoder) decoder.take({{*known.decoder, 0}});
+        known.used = clock();
+        reused = known.length;
+        const float *logits = nullptr;
+        for (std::size_t at = reused; at < text.size();) {
+            const auto from = text.begin() + static_cast<std::ptrdiff_t>(at);
+            at = std::min(at + block - at % block, text.size());
+            logits = decoder.prefill({from, text.begin() + static_cast<std::ptrdiff_t>(at)});
+            keep(text, at);
         }
-        return true;
+        return logits;
+    }
+
+    // The states after the longest known prefix of at most `length` tokens.
+    Kept &find(const Tokens &text, std::size_t length) {
+        Kept *found = &start->second;
+        const auto goes_on = [&](const Kept &one) {
+            return one.prefix == found && one.length <= length &&
+                   std::equal(one.tokens.begin(), one.tokens.end(), text.begin() + static_cast<std::ptrdiff_t>(found->length));
+        };
+        for (auto next = kept.begin(); (next = std::find_if(kept.begin(), kept.end(), goes_on)) != kept.end();) found = &*next;
+        return *found;
+    }
+
+    // Keep the states after the first tokens of a text, unless those of others are worth more.
+    void keep(const Tokens &text, std::size_t length) {
+        const double now = clock();
+        const std::size_t bytes = bytes_of(decoder);
+        Kept *prefix = &find(text, length);
+        if (prefix->length == length) prefix->used = now;
+        if (prefix->length == length || bytes > max_bytes) return;
+        for (std::size_t left = kept_bytes(); left > max_bytes - bytes || kept.size() >= most; prefix = &find(text, length)) {
+            const auto least = std::min_element(kept.begin(), kept.end(), [&](const Kept &one, const Kept &other) {
+                return value(one.tokens.size(), one.bytes, now - one.used) < value(other.tokens.size(), other.bytes, now - other.used);
+            });
+            if (value(length - prefix->length, bytes, 0) < value(least->tokens.size(), least->bytes, now - least->used)) return;
+            left -= least->bytes;
+            evict(least);
+        }
+        const auto at = [&](std::size_t place) { return text.begin() + static_cast<std::ptrdiff_t>(place); };
+        kept.push_back({prefix, Tokens(at(prefix->length), at(length)), length, bytes, now, decoder.copy()});
+        const Kept &added = kept.back();
+        const Tokens &tokens = added.tokens;
+        for (Kept &one : kept) {  // longer texts that begin with this one
+            if (&one == &added || one.prefix != prefix || one.length <= length) continue;
+            if (!std::equal(tokens.begin(), tokens.end(), one.tokens.begin())) continue;
+            one.prefix = &added;
+            one.tokens.erase(one.tokens.begin(), one.tokens.begin() + static_cast<std::ptrdiff_t>(tokens.size()));
+        }
+    }
+
+    // Those below it are then below its prefix. If this throws, nothing has changed.
+    void evict(std::list<Kept>::const_iterator gone) {
+        std::vector<Tokens> joined;
+        const auto below = [&](const Kept &one) { return one.prefix == &*gone; };
+        for (const Kept &one : kept) {
+            if (!below(one)) continue;
+            joined.push_back(gone->tokens);
+            joined.back().insert(joined.back().end(), one.tokens.begin(), one.tokens.end());
+        }
+        auto next = joined.begin();
+        for (Kept &one : kept) {
+            if (!below(one)) continue;
+            one.tokens.swap(*next++);
+            one.prefix = gone->prefix;
+        }
+        kept.erase(gone);
+    }
+
+    static double value(std::size_t tokens, std::size_t bytes, double age) {
+        return static_cast<double>(tokens) / static_cast<double>(bytes) / std::max(age, 1e-3);
     }
 
     // Twice its states, as a decoder has two buffers for each.
@@ -262,11 +313,11 @@ private:
     }
 
     Decoder decoder;
-    std::size_t max_bytes, block, count = 0, start = 0;
-    std::string adapter;  // if start is not 0
-    std::map<std::string, std::size_t> starts;  // numbers of the adapters chosen so far
-    std::list<Kept> kept;  // most recently used first
-    std::map<Key, Place> places;
+    std::size_t max_bytes, block;
+    std::function<double()> clock;
+    std::map<std::string, Kept> starts;  // by adapter, "" for none
+    std::pair<const std::string, Kept> *start = &*starts.try_emplace("").first;
+    std::list<Kept> kept;  // oldest first
 };
 
 }  // namespace cpp

@@ -1,9 +1,12 @@
 // header FOLDER: every method of t2r.hpp on the golden files of FOLDER. Exits with 1 if one does not do what t2r.h says.
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <t2r_texts.hpp>
+
+#include "../conformance/case.hpp"
 
 namespace {
 
@@ -81,20 +84,30 @@ void prefixes(const std::string &folder) {
     t2r_sampling sampling = decoder.sampling();
     sampling.temperature = 0;
     sampling.repetition_penalty = 1.4;
-    const std::pair<std::int64_t, std::size_t> texts[] = {{0, 0}, {1, 20}, {2, 20}, {0, 25}};
+    const std::pair<std::int64_t, std::size_t> texts[] = {{0, 0}, {1, 20}, {2, 20}, {0, 26}};
     for (const auto &[n, reused] : texts) {
         t2r::Tokens text;
         for (std::int64_t at = 0; at < 23; at++) text.push_back(at * 7 % 17);
         text.insert(text.end(), {n, n + 1, n + 2, 3});
         EXPECT(cache.generate(text, 8, sampling) == alone(decoder, text, 8, sampling) && cache.reused == reused);
     }
+    const t2r::Tokens broken = {7, 7, 7, 2};
+    const auto breaks = [](std::int64_t) -> bool { throw std::runtime_error("enough"); };
+    try {
+        cache.generate(broken, 8, sampling, breaks);
+        EXPECT(!"it went on");
+    } catch (const std::runtime_error &) {
+    }
+    EXPECT(cache.generate(broken, 8, sampling) == alone(decoder, broken, 8, sampling) && cache.reused == 3);
     t2r::PrefixCache none(decoder, 0, 1);
     none.read({1, 2, 3});
     none.read({1, 2, 3});
     EXPECT(none.reused == 0 && none.kept_bytes() == 0 && cache.kept_bytes() > 0);
     t2r::PrefixCache many(t2r::Decoder(folder + "/tiny.onnx"), std::size_t{1} << 30, 1);
+    many.read({3});
+    const std::size_t each_bytes = many.kept_bytes();
     for (int n = 0; n < 2; n++) many.read(t2r::Tokens(1030, 3));
-    EXPECT(many.reused == 1024);  // leaves most of the 4,096 handles to others
+    EXPECT(many.reused == 1029 && many.kept_bytes() == 1024 * each_bytes);  // leaves most of the 4,096 handles to others
     std::vector<t2r::Decoder> others;
     while (others.size() < 2600) others.push_back(decoder.fork());
     none.read(t2r::Tokens(1030, 3));  // keeps nothing, so it needs no handle for each block
@@ -104,7 +117,7 @@ void prefixes(const std::string &folder) {
     t2r::Decoder adapted(folder + "/adapters.onnx");
     t2r::PrefixCache each(adapted, 1 << 20, 2);
     const char *const names[] = {nullptr, "legal", "poems-2"};
-    for (std::size_t reused = 0; reused < 5; reused += 4)
+    for (const std::size_t reused : {0, 5})
         for (const char *const name : names) {
             adapted.reset();
             adapted.adapt({name});
@@ -115,8 +128,50 @@ void prefixes(const std::string &folder) {
     EXPECT(told([&] { adapted.draft(true); }) == T2R_GRAPH);  // it has no draft-check graph
     adapted.reset();
     adapted.adapt({"poems-2"});
-    EXPECT(each.generate({5}, 6, sampling) == adapted.generate({5}, 6, sampling));
+    EXPECT(each.generate({5}, 6, sampling) == adapted.generate({5}, 6, sampling) && each.reused == 0);
     EXPECT(told([&] { t2r::PrefixCache(decoder, 0, 0); }) == T2R_SNAPSHOT && told([&] { cache.read({}); }) == T2R_TOKEN);
+}
+
+// What the golden texts reuse, and that logits are those without a cache.
+void known(const std::string &folder) {
+    const auto golden = conformance::read_json(folder + "/prefixes.json");
+    golden->root().each([&](t2r::Json::Value given) {
+        const t2r::Decoder decoder(folder + "/" + std::string(given.at("graph").string()));
+        std::size_t bytes = 0;
+        for (const t2r_tensor &state : decoder.states()) bytes += 2 * state.bytes;
+        const bool bound = !given.at("room").is_null();
+        const std::size_t most = bound ? static_cast<std::size_t>(given.at("room").integer()) * bytes : std::size_t{1} << 28;
+        const auto block = static_cast<std::size_t>(given.at("block").integer());
+        double now = 0;
+        t2r::PrefixCache cache(decoder, most, block, [&] { return now; }), reader(decoder, most, block);
+        t2r::Decoder plain = decoder.fork();
+        t2r_sampling greedy = decoder.sampling();
+        const std::int64_t no_stops = 0;
+        greedy.temperature = 0;
+        greedy.stop_tokens = &no_stops;
+        greedy.stop_count = 0;
+        given.at("texts").each([&](t2r::Json::Value one) {
+            now = one.at("at").real();
+            const auto named = one.at("adapter");
+            const std::string adapter(named.is_null() ? "" : named.string());
+            plain.reset();
+            for (t2r::PrefixCache *each : {&cache, &reader}) each->adapt(adapter.empty() ? nullptr : adapter.c_str());
+            if (!adapter.empty()) plain.adapt({adapter.c_str()});
+            const t2r::Tokens text = conformance::integers(one.at("text"));
+            const float *const wanted = plain.prefill(text), *const found = reader.read(text);
+            const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4F; };
+            EXPECT(std::equal(wanted, wanted + decoder.info().vocab_size, found, close));
+            if (const auto written = one.find("answer")) {
+                const t2r::Tokens answer = conformance::integers(*written);
+                EXPECT(cache.generate(text, static_cast<std::int64_t>(answer.size()), greedy) == answer);
+            } else {
+                const float *const again = cache.read(text);
+                EXPECT(std::equal(wanted, wanted + decoder.info().vocab_size, again, close));
+            }
+            EXPECT(cache.reused == static_cast<std::size_t>(one.at("reused").integer()));
+            EXPECT(!bound || cache.kept_bytes() == static_cast<std::size_t>(one.at("kept").integer()) * bytes);
+        });
+    });
 }
 
 void reading(const std::string &folder) {
@@ -222,7 +277,7 @@ int main(int count, char **arguments) try {
         std::cerr << "usage: header FOLDER\n";
         return 1;
     }
-    for (const auto part : {listening, reading, writing, translating, text, batches, prefixes}) part(arguments[1]);
+    for (const auto part : {listening, reading, writing, translating, text, batches, prefixes, known}) part(arguments[1]);
     std::cout << "good\n";
 } catch (const t2r::Failed &failed) {
     std::cerr << t2r_kind_name(failed.kind) << ": " << failed.what() << "\n";

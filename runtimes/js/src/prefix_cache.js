@@ -1,4 +1,4 @@
-/** Caches decoder states of shared text prefixes. */
+/** Caches decoder states of known text prefixes. */
 
 import { adapterState } from "./adapters.js";
 import { numbersOf, watchersOf } from "./arguments.js";
@@ -6,9 +6,17 @@ import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
 
+const SOONEST = 1e-3; // seconds since the last use, at least
+
 /**
- * Keeps the states after blocks of tokens. The size of recurrent states does not grow with the position. A state cannot be truncated, so
- * it serves only texts that begin with all tokens it has read.
+ * The states after a text, below those after the longest other text that begins it: `tokens` follow that one's, `length` is of the whole
+ * text. Without a decoder, the start of texts.
+ * @typedef {{ prefix: Kept | null, tokens: number[], length: number, bytes: number, used: number, decoder: Decoder | null, longer: Set<Kept> }} Kept
+ */
+
+/**
+ * Keeps the states after texts, after answers, and in texts after every block of tokens. The size of recurrent states does not grow with
+ * the position. A state cannot be truncated, so it serves only texts that begin with all tokens it has read.
  *
  *     const cache = new PrefixCache(decoder);
  *     await cache.generate([...system, ...question], 200); // reads all
@@ -16,29 +24,34 @@ import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
  */
 export class PrefixCache {
   #decoder;
-  #kept = new Map(); // id of the previous block and this block → {id, decoder}, least recently used first
-  #count = 0;
+  #kept = /** @type {Set<Kept>} */ (new Set()); // oldest first
+  #starts = new Map(); // adapter → the start of its texts, as states depend on it
   #adapter = null;
-  #start = 0; // takes the place of the block before the first: 0, or minus the number of the adapter, as states depend on it
   #maxBytes;
   #block;
+  #clock;
+  #inUse = false;
 
   /** Tokens of the last text that were in the cache. */
   reused = 0;
 
   /**
+   * Evicts the least valuable states first: the value is the number of tokens that would have to be read again, from the longest kept
+   * prefix of the same text, per byte and per second since the last use (LNC-R, Scheuermann et al. 1996).
    * @param {Decoder} decoder for the cache's exclusive use
    * @param {{ maxBytes?: number, block?: number }} [options] limit of the kept states' bytes, 2^28, and tokens per block, 256
+   * @param {() => number} [clock] in seconds
    * @throws {T2RError} snapshot: an option out of its range; graph: not a decoder
    */
-  constructor(decoder, options = {}) {
+  constructor(decoder, options = {}, clock = () => performance.now() / 1000) {
     if (!(decoder instanceof Decoder)) throw new T2RError("graph", "a Decoder", shown(decoder), "open one, in this thread");
     requireReadsTokens(decoder.signature);
     if (typeof options !== "object" || options === null) throw refused("options as an object", options);
     const { maxBytes = 2 ** 28, block = 256 } = options;
     if (!isWhole(maxBytes)) throw refused("maxBytes of at least 0", maxBytes);
     if (!isWhole(block, 1)) throw refused("a block of at least 1", block);
-    [this.#decoder, this.#maxBytes, this.#block] = [decoder, maxBytes, block];
+    if (typeof clock !== "function") throw refused("a function as clock", clock);
+    [this.#decoder, this.#maxBytes, this.#block, this.#clock] = [decoder, maxBytes, block, clock];
   }
 
   /**
@@ -48,13 +61,13 @@ export class PrefixCache {
    * @throws {T2RError} argument
    */
   adapt(name) {
-    const { bytes } = adapterState({ signature: this.#decoder.signature, batch: 1 }, name);
-    [this.#adapter, this.#start] = [name, -new Int32Array(bytes.buffer)[0]];
+    adapterState({ signature: this.#decoder.signature, batch: 1 }, name); // refuses unknown ones
+    this.#adapter = name;
   }
 
   /** Bytes of the kept states. @returns {number} */
   get keptBytes() {
-    return [...this.#kept.values()].reduce((all, { decoder }) => all + decoder.stateBytes, 0);
+    return [...this.#kept].reduce((all, { bytes }) => all + bytes, 0);
   }
 
   /**
@@ -66,34 +79,8 @@ export class PrefixCache {
    */
   async read(ids, call = {}) {
     watchersOf(call);
-    const decoder = this.#decoder, text = numbersOf(ids, "tokens");
-    await this.#begin();
-    requireTokens(decoder.signature, text, "tokens");
-    requireRoom(decoder.signature, 0, text.length);
-    const size = this.#block, blocks = Math.floor((text.length - 1) / size), keys = [];
-    let at = 0, newest = null;
-    const block = () => text.slice(at * size, (at + 1) * size), key = () => `${newest?.id ?? this.#start}:${block()}`;
-    for (let next; at < blocks && (next = this.#kept.get(key())); at++) {
-      keys.push(key());
-      newest = next;
-    }
-    this.reused = at * size;
-    this.#use(keys);
-    if (newest) await decoder.take([[newest.decoder, [0]]]);
-    try {
-      for (let fits = true; at < blocks; at++) {
-        await decoder.prefill(block(), call);
-        fits = fits && await this.#makeRoom(decoder.stateBytes, keys.length);
-        if (!fits) continue; // nor do longer prefixes
-        keys.push(key());
-        newest = { id: ++this.#count, decoder: decoder.fork() };
-        await newest.decoder.take([[decoder, [0]]]);
-        this.#kept.set(keys.at(-1), newest);
-      }
-    } finally {
-      this.#use(keys);
-    }
-    return decoder.prefill(text.slice(blocks * size), call);
+    const text = numbersOf(ids, "tokens");
+    return this.#alone(async () => this.#read(await this.#begin(), text, text.length - 1, call)); // the logits need a token
   }
 
   /**
@@ -106,46 +93,120 @@ export class PrefixCache {
    */
   async generate(ids, maxTokens, options = {}, watchers = {}) {
     const text = numbersOf(ids, "a prompt of tokens"), { signal } = watchersOf(watchers, "onToken");
-    if (text.length > 1) await this.read(text.slice(0, -1), { signal });
-    else await this.#begin();
-    return this.#decoder.generate(text.slice(-1), maxTokens, options, watchers);
+    return this.#alone(async () => {
+      const start = await this.#begin();
+      if (text.length > 1) await this.#read(start, text.slice(0, -1), text.length - 1, { signal });
+      const written = await this.#decoder.generate(text.slice(-1), maxTokens, options, watchers);
+      await this.#keep(start, [...text, ...written], this.#decoder.position); // the last token has not been read
+      return written;
+    });
   }
 
   /** Empty the cache; the decoder stays open. @returns {Promise<void>} */
   async clear() {
-    for (const { decoder } of this.#kept.values()) await decoder.close();
-    this.#kept.clear();
+    await this.#alone(async () => {
+      for (const { decoder } of this.#kept) await decoder.close();
+      this.#kept.clear();
+      this.#starts.clear();
+    });
   }
 
   /** Go to the start of a text. */
   async #begin() {
+    const adapter = this.#adapter;
+    this.reused = 0;
     await this.#decoder.reset(1);
-    await this.#decoder.adapt(this.#adapter);
+    await this.#decoder.adapt(adapter);
+    if (!this.#starts.has(adapter)) this.#starts.set(adapter, { length: 0, longer: new Set() });
+    return this.#starts.get(adapter);
   }
 
-  /** Mark a text's blocks as most recently used, the first block as the newest. */
-  #use(keys) {
-    for (const key of keys.toReversed()) {
-      const found = this.#kept.get(key);
-      if (!found) continue; // its states could not be taken
-      this.#kept.delete(key);
-      this.#kept.set(key, found);
+  /** Read a text after its longest known prefix of at most `length` tokens. */
+  async #read(start, text, length, call) {
+    const decoder = this.#decoder;
+    requireTokens(decoder.signature, text, "tokens");
+    requireRoom(decoder.signature, 0, text.length);
+    const known = find(start, text, length);
+    if (known.decoder) await decoder.take([[known.decoder, [0]]]);
+    [known.used, this.reused] = [this.#clock(), known.length];
+    let logits;
+    for (let at = known.length, end; at < text.length; at = end) {
+      end = Math.min(at + this.#block - (at % this.#block), text.length);
+      logits = await decoder.prefill(text.slice(at, end), call);
+      await this.#keep(start, text, end);
     }
+    return logits;
   }
 
-  /** Evict until one more fits, but none of the newest `used`, which are shorter prefixes of its text. Tells whether it fits. */
-  async #makeRoom(bytes, used) {
-    if (bytes > this.#maxBytes) return false; // would evict all others and still not fit
-    let left = this.keptBytes;
-    for (const [key, { decoder }] of this.#kept) {
-      if (left + bytes <= this.#maxBytes) return true;
-      if (this.#kept.size === used) return false;
-      left -= decoder.stateBytes;
-      this.#kept.delete(key);
+  /** Keep the states after the first tokens of a text, unless those of others are worth more. */
+  async #keep(start, text, length) {
+    const now = this.#clock(), bytes = this.#decoder.stateBytes;
+    let prefix = find(start, text, length);
+    if (prefix.length === length) prefix.used = now;
+    if (prefix.length === length || bytes > this.#maxBytes) return;
+    while (this.keptBytes + bytes > this.#maxBytes) {
+      const value = (one) => valueOf(one.tokens.length, one.bytes, now - one.used);
+      const least = [...this.#kept].reduce((least, one) => (value(one) < value(least) ? one : least));
+      if (valueOf(length - prefix.length, bytes, 0) < value(least)) return;
+      await this.#evict(least);
+      prefix = find(start, text, length);
+    }
+    const decoder = this.#decoder.fork();
+    try {
+      await decoder.take([[this.#decoder, [0]]]);
+    } catch (error) {
       await decoder.close();
+      throw error;
     }
-    return true;
+    this.#kept.add(added({ prefix, tokens: text.slice(prefix.length, length), length, bytes, used: now, decoder, longer: new Set() }));
   }
+
+  /** Those below it are then below its prefix. */
+  async #evict(gone) {
+    this.#kept.delete(gone);
+    gone.prefix.longer.delete(gone);
+    for (const one of gone.longer) {
+      [one.prefix, one.tokens] = [gone.prefix, [...gone.tokens, ...one.tokens]];
+      gone.prefix.longer.add(one);
+    }
+    await gone.decoder.close();
+  }
+
+  /** Run one operation at a time: a decoder guards single calls, not sequences of them. */
+  async #alone(work) {
+    if (this.#inUse) throw new T2RError("state", "a prefix cache that nobody else uses", "one in use", "wait for its end");
+    this.#inUse = true;
+    try {
+      return await work();
+    } finally {
+      this.#inUse = false;
+    }
+  }
+}
+
+/** The states after the longest known prefix of at most `length` tokens. @returns {Kept} */
+function find(start, text, length) {
+  let found = start;
+  for (let next = start; next; ) {
+    found = next;
+    next = [...found.longer].find((one) => one.length <= length && one.tokens.every((token, n) => token === text[found.length + n]));
+  }
+  return found;
+}
+
+/** Place new states below their prefix, and longer texts that begin with theirs below them. */
+function added(one) {
+  for (const other of one.prefix.longer) {
+    if (other.length < one.length || one.tokens.some((token, n) => token !== other.tokens[n])) continue;
+    one.prefix.longer.delete(other);
+    one.longer.add(Object.assign(other, { prefix: one, tokens: other.tokens.slice(one.tokens.length) }));
+  }
+  one.prefix.longer.add(one);
+  return one;
+}
+
+function valueOf(tokens, bytes, age) {
+  return tokens / bytes / Math.max(age, SOONEST);
 }
 
 function refused(expected, received) {

@@ -1,9 +1,9 @@
-/** Texts that join and leave a batch, rows of several decoders, and shared prefixes: as if each text were alone. */
+/** Texts that join and leave a batch, and rows of several decoders: as if each text were alone. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Batch, Decoder, PrefixCache } from "../src/index.js";
+import { Batch, Decoder } from "../src/index.js";
 import { golden, random, refused } from "./files.js";
 
 const OPTIONS = [
@@ -111,48 +111,4 @@ test("caches of one length alone stand side by side", () => opened("tiny-hybrid.
   await decoder.take([[decoder, [0]], [other, [0]]]);
   assert.equal((await decoder.step([1, 2])).length, 2 * decoder.signature.vocabSize);
   await other.close();
-}));
-
-for (const graph of ["prefill.onnx", "tiny-hybrid.onnx"]) {
-  test(`what texts have in common is read once: ${graph}`, () => opened(graph, async (decoder) => {
-    const alone = decoder.fork(), system = tokens(23), rules = { repetitionPenalty: 1.4, temperature: 0, stopTokens: [] };
-    const cache = new PrefixCache(decoder, { block: 5 });
-    for (const [n, reused] of [[0, 0], [1, 20], [2, 20], [0, 25]]) {
-      const text = [...system, n, n + 1, n + 2, 3];
-      await alone.reset();
-      for (let at = 0; at < 25; at += 5) await alone.prefill(text.slice(at, at + 5)); // for the same rounding
-      const whole = [...(await alone.prefill(text.slice(25, -1)))];
-      assert.deepEqual([...(await cache.read(text.slice(0, -1)))], whole);
-      assert.equal(cache.reused, reused);
-      assert.deepEqual(await cache.generate(text, 8, rules), await alone.generate([3], 8, rules));
-    }
-    await cache.clear();
-    assert.equal(cache.keptBytes, 0);
-    await alone.close();
-  }));
-}
-
-test("the longest prefixes of the oldest texts go first", () => opened("tiny.onnx", async (decoder) => {
-  const { stateBytes } = decoder, cache = new PrefixCache(decoder, { block: 2, maxBytes: 4 * stateBytes });
-  const first = [1, 2, 3, 4, 5, 6, 7], second = [1, 2, 8, 9, 5];
-  await cache.read(first);
-  assert.equal(cache.keptBytes, 3 * stateBytes);
-  await cache.read(second);
-  assert.equal(cache.keptBytes, 4 * stateBytes);
-  await cache.read([11, 12, 13]);
-  await cache.read(first);
-  assert.equal(cache.reused, 4, "its last block was the oldest");
-  await cache.clear();
-  const few = new PrefixCache(decoder, { block: 1, maxBytes: 3 * stateBytes }), read = decoder.prefill, seen = [];
-  decoder.prefill = (ids) => (seen.push(few.keptBytes / stateBytes), read.call(decoder, ids));
-  await few.read([1, 2]);
-  await few.read(first);
-  decoder.prefill = read;
-  assert.deepEqual(seen, [0, 1, 1, 2, 3, 3, 3, 3], "no more is kept, also while a text is read");
-  await few.clear();
-  const none = new PrefixCache(decoder, { maxBytes: 0, block: 1 });
-  await none.read(first);
-  assert.deepEqual([none.reused, none.keptBytes], [0, 0]);
-  await refused(() => new PrefixCache(decoder, { block: 0 }), "snapshot");
-  await refused(() => none.read([99]), "token");
 }));
