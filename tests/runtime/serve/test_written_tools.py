@@ -155,7 +155,7 @@ def test_calls_are_read_as_they_were(name: str) -> None:
         dice = random.Random(f"{name} {number}")
         calls, functions = made(dice)
         before = "" if name == "llama3" else dice.choice(["", "I look.", "a < b [1]\n\nYes: "])
-        after = dice.choice(["", " Done."]) if FORMATS[name].end else ""
+        after = dice.choice(["", " Done."])
         text = before + WRITERS[name](dice, calls) + after
         whole = read(name, functions, [text])
         received = [(call.name, json.loads(call.arguments)) for call in whole[1]]

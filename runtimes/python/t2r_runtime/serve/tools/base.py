@@ -51,7 +51,7 @@ class Format:
         name: as in `--tool-format`.
         begin: tag before calls.
         end: tag after calls; "" if they end with the text.
-        read: returns the calls between the tags, each with its arguments. Raises ValueError.
+        read: returns the calls between the tags, each with its arguments, and where they end. Raises ValueError.
         tags: other texts that may be special tokens, which have no text otherwise.
         other: another tag before calls.
         bare: a text at the start of an answer also begins calls if it begins with this.
@@ -61,7 +61,7 @@ class Format:
     name: str
     begin: str
     end: str
-    read: Callable[[str, Functions], list[tuple[str, Any]]]
+    read: Callable[[str, Functions], tuple[list[tuple[str, Any]], int]]
     tags: tuple[str, ...] = ()
     other: str = ""
     bare: str = ""
@@ -77,20 +77,21 @@ class Format:
         """The tags before calls."""
         return (self.begin, self.other) if self.other else (self.begin,)
 
-    def calls(self, text: str, functions: Functions) -> list[Call]:
-        """The calls between the tags.
+    def calls(self, text: str, functions: Functions) -> tuple[list[Call], str]:
+        """The calls between the tags, and the text after them if there is no tag.
 
         Raises:
             Unfinished: the text ends within a string.
             ValueError: it is malformed, has no calls, or one of a function that there is not.
         """
         try:
-            found = [Call(name, _dumped(arguments)) for name, arguments in self.read(text, functions)]
+            read, end = self.read(text, functions)
+            found = [Call(name, _dumped(arguments)) for name, arguments in read]
         except RecursionError as error:
             raise ValueError("values that are nested too deeply") from error
-        if not found or any(call.name not in functions for call in found):
-            raise ValueError("no calls of known functions")
-        return found
+        if not found or any(call.name not in functions for call in found) or (self.end and text[end:].strip()):
+            raise ValueError("no calls of known functions, or more than calls")
+        return found, "" if self.end else text[end:]
 
 
 def _dumped(arguments: object) -> str:
@@ -136,15 +137,14 @@ def json_value(text: str, at: int = 0) -> tuple[Any, int]:
         raise
 
 
-def json_calls(text: str, functions: Functions) -> list[tuple[str, Any]]:
-    """The calls of a JSON object, a list of objects, or objects with `;` or nothing between them."""
-    found: list[tuple[str, Any]] = []
-    at = skipped(text, 0)
-    while at < len(text):
-        value, at = json_value(text, at)
+def json_calls(text: str, functions: Functions) -> tuple[list[tuple[str, Any]], int]:
+    """The calls of a JSON object, a list of objects, or objects with `;` or nothing between them, and their end."""
+    found, at, end = list[tuple[str, Any]](), skipped(text, 0), 0
+    while at < len(text) and (not found or text[at] in "{["):
+        value, end = json_value(text, at)
         found += [_json_call(each) for each in (value if isinstance(value, list) else [value])]
-        at = skipped(text, at, SEPARATORS)
-    return found
+        at = skipped(text, end, SEPARATORS)
+    return found, end
 
 
 def _json_call(value: object) -> tuple[str, Any]:

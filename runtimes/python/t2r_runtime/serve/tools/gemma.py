@@ -11,17 +11,17 @@ from t2r_runtime.serve.tools.values import Values, between
 ESCAPE, QUOTE = "<escape>", '<|"|>'
 
 
-def reader(mark: str) -> Callable[[str, Functions], list[tuple[str, Any]]]:
+def reader(mark: str) -> Callable[[str, Functions], tuple[list[tuple[str, Any]], int]]:
     """A reader of calls whose strings are between two of these marks."""
 
-    def read(text: str, functions: Functions) -> list[tuple[str, Any]]:
+    def read(text: str, functions: Functions) -> tuple[list[tuple[str, Any]], int]:
         values, found = Values(text, between(mark)), list[tuple[str, Any]]()
         while not found or skipped(text, values.at) < len(text):
             values.need("call:")
             name = values.word()
             values.need("{")
             found.append((name, values.pairs("}", ":")))
-        return found
+        return found, values.at
 
     return read
 

@@ -1,4 +1,4 @@
-"""Granite 3: a tag, which some versions write in another way, then a list of objects in JSON to the end of the text."""
+"""Granite 3: a tag, which some versions write in another way, then a list of objects in JSON."""
 
 from t2r_runtime.serve.tools.base import Format, Shape, json_calls
 

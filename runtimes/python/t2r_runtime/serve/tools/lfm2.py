@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from t2r_runtime.serve.tools.base import Format, Functions, Shape, json_calls, skipped
+from t2r_runtime.serve.tools.base import Format, Functions, Shape, json_calls
 from t2r_runtime.serve.tools.values import Values, quoted
 
 
-def read(text: str, functions: Functions) -> list[tuple[str, Any]]:
-    """Calls of both forms; arguments of a call as in Python have names."""
+def read(text: str, functions: Functions) -> tuple[list[tuple[str, Any]], int]:
+    """Calls of both forms; arguments of a call as in Python have names, and one call needs no brackets."""
     if text.lstrip(" \n\t[").startswith("{"):
         return json_calls(text, functions)
     values, found = Values(text, quoted), list[tuple[str, Any]]()
-    values.need("[")
-    while not values.has("]"):
+    listed = values.has("[")
+    while not (values.has("]") if listed else found):
         if found:
             values.need(",")
         name = values.word()
         values.need("(")
         found.append((name, values.pairs(")", "=")))
-    if skipped(text, values.at) < len(text):
-        raise ValueError("expected the end")
-    return found
+    return found, values.at
 
 
 SHAPE = Shape(

@@ -1,4 +1,4 @@
-"""Llama 3: objects in JSON from the start of the text to its end, with `;` between them."""
+"""Llama 3: objects in JSON from the start of the text, with `;` between them."""
 
 from t2r_runtime.serve.tools.base import Format, Shape, json_calls
 

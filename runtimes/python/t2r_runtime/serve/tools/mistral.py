@@ -11,21 +11,17 @@ BEGIN, ARGS = "[TOOL_CALLS]", "[ARGS]"
 NAME = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 
 
-def read(text: str, functions: Functions) -> list[tuple[str, Any]]:
+def read(text: str, functions: Functions) -> tuple[list[tuple[str, Any]], int]:
     """Calls of both forms."""
     if text.lstrip().startswith(("[", "{")):
         return json_calls(text, functions)
-    found: list[tuple[str, Any]] = []
-    at = skipped(text, 0)
-    while at < len(text):
-        name = NAME.match(text, at)
-        if name is None:
-            raise ValueError("expected a name and its arguments")
-        value, at = json_value(text, name.end())
+    found, at, end = list[tuple[str, Any]](), 0, 0
+    while (name := NAME.match(text, at)) is not None:
+        value, end = json_value(text, name.end())
         found.append((name[1], value))
-        at = skipped(text, at)
+        at = skipped(text, end)
         at += len(BEGIN) if text.startswith(BEGIN, at) else 0
-    return found
+    return found, end
 
 
 LIST = Shape('{"name": "{name}", "arguments": ', before="[TOOL_CALLS][", after="]", between=", ")

@@ -32,7 +32,7 @@ TYPES: dict[type, str] = {
 }
 
 
-def read(text: str, functions: Functions) -> list[tuple[str, Any]]:
+def read(text: str, functions: Functions) -> tuple[list[tuple[str, Any]], int]:
     """Functions with their parameters."""
     found: list[tuple[str, Any]] = []
     at = 0
@@ -42,7 +42,7 @@ def read(text: str, functions: Functions) -> list[tuple[str, Any]]:
             raise ValueError("expected a function")
         arguments, at = _parameters(text, function.end(), functions.get(function[1], {}))
         found.append((function[1], arguments))
-    return found
+    return found, at
 
 
 def _parameters(text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

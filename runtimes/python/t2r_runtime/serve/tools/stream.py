@@ -88,7 +88,7 @@ class CallStream:
         text = "".join(self._block)
         content, calls = "", list[Call]()
         try:
-            calls = self._format.calls(text, self._functions)
+            calls, rest = self._format.calls(text, self._functions)
         except ValueError as error:
             if isinstance(error, Unfinished) and self._tries < TRIES:
                 self._block, self._until = [text + end], Until([end])
@@ -96,6 +96,7 @@ class CallStream:
             content = self._certain(self._begin + text + end)
         else:
             self._blanks.clear()
+            content = self._certain(rest)
         self._block, self._until = None, Until(self._format.begins)
         calls = calls if self._most is None else calls[: max(self._most - self.calls, 0)]
         self.calls += len(calls)
