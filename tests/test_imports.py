@@ -82,8 +82,8 @@ LINES = {
     ("t2r_export", "*.py"): 45_850,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 15_905,
-    ("tests", "*.py"): 61_900,
-    ("benchmarks", "*.py"): 8_560,
+    ("tests", "*.py"): 61_920,
+    ("benchmarks", "*.py"): 8_580,
     ("docs", "*.md"): 4_910,
 }
 # allowed in every room
