@@ -14,7 +14,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.drafts import draft_errors
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
-from t2r_export.proof.side_by_side import Errors, SideBySide, Text, state_error
+from t2r_export.proof.side_by_side import Errors, SideBySide, Text, divergence, state_error
 from t2r_export.proof.sources import source_errors
 from t2r_export.proof.tolerances import Tolerance, widened
 from t2r_runtime import Decoder
@@ -39,7 +39,8 @@ class Checks:
         self._of = of  # before the names of its checks
         self.made: list[Check] = []
         self.redrawn = 0  # checks that were repeated
-        self._model, self._bound, self._always = model, bound, always
+        self.bound = bound
+        self._model, self._always = model, always
 
     def add(
         self,
@@ -55,7 +56,7 @@ class Checks:
         Args:
             bound: tolerance of this check; None is the report's.
         """
-        fixed_by = bound or self._bound
+        fixed_by = bound or self.bound
         pairs = {kind: (getattr(worst, kind), getattr(fixed_by, kind)) for kind in kinds}
         holds = all(error <= fixed for error, fixed in pairs.values())  # False for NaN
         own = None if holds and not self._always else own_rounding(self._model, texts, piece)
@@ -78,9 +79,10 @@ class Checks:
 
 
 def chained(checks: Checks, report: Report, both: SideBySide, steps: int, on_progress: Callable[[int], None]) -> None:
-    """Chained steps from random states: worst logits and states, greedy agreement."""
+    """Chained steps from random states: worst logits and states, greedy agreement, of quantized graphs divergence."""
     batch = both.decoder.signature.batch or 2
     done = same = 0
+    lost = 0.0
     mismatches = []
     chain = GROWING_CHAIN if any(state.grows for state in both.decoder.signature.states) else steps
     piece = 1 if report.reference == "float32" or both.rounds else PIECE
@@ -91,6 +93,7 @@ def chained(checks: Checks, report: Report, both: SideBySide, steps: int, on_pro
         while done < end:
             count = min(piece, end - done)
             expected, logits = both.step(ids) if piece == 1 else both.write(ids, count)
+            lost += divergence(logits, expected.numpy())
             theirs, ours = torch.from_numpy(logits.argmax(-1)), expected.argmax(-1)  # (count, B)
             same += int((theirs == ours).sum())
             behind = (expected.gather(-1, ours[..., None]) - expected.gather(-1, theirs[..., None])).amax((1, 2))
@@ -100,6 +103,8 @@ def chained(checks: Checks, report: Report, both: SideBySide, steps: int, on_pro
             on_progress(done)
     report.greedy_agreement = same / (steps * batch)
     checks.add("chained steps", *both.compared(), piece=piece)
+    if checks.bound.divergence < math.inf:
+        checks.made.append(Check("chained steps, divergence", lost / (steps * batch), checks.bound.divergence))
     # logits within twice the bound of each other may swap ranks: a tie, not a mismatch
     tie = 2 * checks.made[0].tolerance if report.greedy_bound == 1 else 0.0
     report.first_greedy_mismatch = next((step for step, behind in mismatches if not behind <= tie), None)

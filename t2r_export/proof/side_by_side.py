@@ -231,6 +231,12 @@ def logit_error(received: np.ndarray, expected: np.ndarray, quantization: str = 
     return float((own / np.maximum(1, expected.std(-1) / SPREAD)).max())
 
 
+def divergence(received: np.ndarray, expected: np.ndarray) -> float:
+    """The sum of KL(expected ‖ received) of next tokens over logits (…, vocabulary), in nats."""
+    ours, theirs = (torch.from_numpy(each).double().log_softmax(-1) for each in (expected, received))
+    return float((ours.exp() * (ours - theirs)).sum())
+
+
 def state_error(received: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
     """Largest difference of any state, relative to the largest absolute value of that state."""
     worst = 0.0

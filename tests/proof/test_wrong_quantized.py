@@ -26,6 +26,7 @@ FAULTS = {
     "two layers exchange matrices": faults.swap_outputs(BLOCKS.format(1), BLOCKS.format(2)),
     "S is reset": faults.unread("S.2"),
     "S is not written": faults.unchanged("S.0"),
+    "a product is off by 2, within all other bounds": faults.doubled("blocks.3.parts.0.o.out"),
 }
 
 
