@@ -24,6 +24,7 @@ from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, J
 from t2r_export.config.plain import of_table, to_plain
 from t2r_export.config.tagged import resolve
 from t2r_export.config.uniform import CROSSES
+from t2r_export.model.draft_head import model_of
 from t2r_export.model.initialize import initialize
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -95,7 +96,7 @@ def conversion(
         new = (*new, *(f"encoder.blocks.{layer}.parts.0." for layer in range(len(theirs))))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        converted = Transformer(dataclasses.replace(config, **changes))
+        converted = model_of(dataclasses.replace(config, **changes))
     missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return _made(model, converted, missing)

@@ -35,7 +35,7 @@ from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, PREFILL, STEP, Signature
 from t2r_runtime.contract.source import Source
-from t2r_runtime.contract.state_spec import ADAPTER, BATCH, SOURCE_LENGTH, TOKENS, StateSpec
+from t2r_runtime.contract.state_spec import ADAPTER, BATCH, HIDDEN_STATE, SOURCE_LENGTH, TOKENS, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_bounds import bounded
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts
@@ -112,6 +112,10 @@ def build(
     states = with_source_length(model.state_spec(), config.source_length)
     if adapters:
         states.append(StateSpec(ADAPTER, "int32", (BATCH,)))
+    if HIDDEN_STATE in (state.name for state in states) and (config.companions or config.output_hidden):
+        expected = "the step graph alone of a draft head, which reads one token per run and has present_hidden"
+        received = ", ".join(f"--{each.replace('_', '-')}" for each in (*config.companions, "output_hidden"))
+        raise UserError(expected, f"one of {received}", "leave it out")
     signature = replace(
         _signature(checkpoint, model, states, folds, config), adapters=tuple(adapters) if adapters else None
     )
@@ -135,7 +139,7 @@ def build(
         weights |= ops.weights
     if config.draft_check:
         companions[DRAFT_CHECK], ops = build_graph(
-            model, states, batch, target, config.top_k, TOKENS, checks_drafts=True, adapters=changes
+            model, states, batch, target, config.top_k, TOKENS, checks_drafts=True, **shared
         )
         weights |= ops.weights
     parameters = sum(p.numel() for p in model.parameters())

@@ -79,10 +79,10 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 45_850,
+    ("t2r_export", "*.py"): 46_065,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 15_905,
-    ("tests", "*.py"): 61_920,
+    ("runtimes/python/t2r_runtime", "*.py"): 16_010,
+    ("tests", "*.py"): 62_270,
     ("benchmarks", "*.py"): 8_580,
     ("docs", "*.md"): 4_910,
 }

@@ -119,19 +119,28 @@ def save_adapter(path: str | Path, student: Checkpoint, base: Checkpoint) -> Wri
     return write_adapter(Path(path), *kept, (student.tokenizer, student.source_tokenizer), _base(base))
 
 
-def load(path: str | Path, digest: Callable[[], str] | None = None, base: str | Path | None = None) -> Checkpoint:
+def load(
+    path: str | Path,
+    digest: Callable[[], str] | None = None,
+    base: str | Path | None = None,
+    draft_head: bool = False,
+) -> Checkpoint:
     """Load a model.pt, a Hugging Face folder, a .gguf, or an .adapter with its base.
 
     Args:
         digest: result of `t2r_export.files.sha256_beside` of the model.pt, if it was started earlier.
         base: for an .adapter only, the model that it was made of.
+        draft_head: load the draft head of a folder, as a model of its own.
 
     Raises:
-        UserError: a missing, other or damaged file, weights that do not fit the config, or non-finite weights.
+        UserError: a missing, other or damaged file, weights that do not fit the config, or non-finite weights; or no
+            draft head.
     """
     try:
         path = existing_model(path)
         place = check_base(path, base)
+        if draft_head:
+            return _made(_draft_head(path))
         return _load(path, digest, None if place is None else load(place))
     except OSError as error:
         raise UserError(f"to be able to read {path}", error.strerror or str(error), OPEN) from error
@@ -158,12 +167,24 @@ def _imported(path: Path, base: Checkpoint | None) -> Imported:
     return read_gguf(path)
 
 
+def _draft_head(path: Path) -> Imported:
+    if not os.path.isdir(path):
+        expected = "a Hugging Face folder, to read its draft head"
+        raise UserError(expected, f"{path}", "name the folder that the model was made of, or leave out --draft-head")
+    from t2r_export.checkpoints.importers import read_folder
+
+    return read_folder(path, draft_head=True)
+
+
+def _made(found: Imported) -> Checkpoint:
+    model = assemble(found.config, found.weights)
+    rest = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files, found.unmerged
+    return Checkpoint(found.config, model, found.tokenizer, *rest)
+
+
 def _load(path: Path, digest: Callable[[], str] | None, base: Checkpoint | None) -> Checkpoint:
     if os.path.isdir(path) or path.suffix in (GGUF, ADAPTERS):
-        found = _imported(path, base)
-        model = assemble(found.config, found.weights)
-        rest = found.provenance, found.sha256, found.source_tokenizer, found.notes, found.files, found.unmerged
-        return Checkpoint(found.config, model, found.tokenizer, *rest)
+        return _made(_imported(path, base))
     data = _read(path)
     digest = digest or sha256_beside(path)
     config = saved_config(data["config"], path, OPEN)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from t2r_export.config.model import ModelConfig
+from t2r_export.model.draft_head import model_of
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError, printable
 
@@ -28,7 +29,7 @@ def outline(config: ModelConfig) -> Transformer:
     """The model on the meta device; only position frequencies, which are not weights, have values."""
     try:
         with torch.device("meta"), _NoInitialValues():
-            return Transformer(config)
+            return model_of(config)
     except RuntimeError as error:  # sizes beyond 64 bits
         raise UserError("sizes that fit into memory", str(error)[:200], "correct the sizes in the config") from error
 

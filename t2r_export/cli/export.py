@@ -47,6 +47,11 @@ from t2r_runtime.errors import UserError
     )
     + ".",
 )
+@click.option(
+    "--draft-head",
+    is_flag=True,
+    help="Export the draft head of a folder in place of its model (multi-token prediction), for --draft.",
+)
 @quantizing.options
 @adapter_option
 @base_option
@@ -56,6 +61,7 @@ def command(
     model: Path,
     out: Path,
     form: str,
+    draft_head: bool,
     how: tuple[str, Mapping[str, Any]] | None,
     calibrate: Path | None,
     check: Path | None,
@@ -71,6 +77,9 @@ def command(
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     downloaded(model, download)
     named = adapters_of(adapters, model, base)
+    if draft_head and (named or form != GRAPH):
+        received = "--adapter" if named else f"--format {form}"
+        raise UserError("the step graph alone of a draft head", f"one of {received}", "leave it out")
     if form != GRAPH:
         if named:
             raise UserError(f"no --adapter with --format {form}", adapters[0], "merge the adapter into the model")
@@ -92,7 +101,7 @@ def command(
             from t2r_export.quantize import export_quantized
 
     quantized = None
-    loaded = checkpoint.load(model, digest, base if model.suffix == ADAPTERS else None)
+    loaded = checkpoint.load(model, digest, base if model.suffix == ADAPTERS else None, draft_head)
     note_each(loaded.notes)
     if form != GRAPH:
         report = pkgutil.resolve_name(FORMATS[form].exporter)(loaded, out, config, quantize)

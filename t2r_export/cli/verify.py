@@ -58,9 +58,10 @@ def command(
     from t2r_export.graph.reader import read, require_whole
     from t2r_export.verify import verify
 
-    loaded = checkpoint.load(model, base=base if model.suffix == ADAPTERS else None)
-    note_each(loaded.notes)
     decoder = providers.decoder(graph, provider, None)
+    head = decoder.signature.hidden_state is not None
+    loaded = checkpoint.load(model, base=base if model.suffix == ADAPTERS else None, draft_head=head)
+    note_each(loaded.notes)
     if graph.suffix == ".onnx":
         require_whole(read(graph), graph)
     with progress("verify", steps) as on_progress:

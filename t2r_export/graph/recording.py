@@ -60,7 +60,7 @@ def build_graph(
         below 65,504.
         checks_drafts: a graph that reads `tokens` and returns logits after each of them, and the states after the first
         `keep`.
-        output_hidden: also return the head's input for the last token.
+        output_hidden: also return the head's input where there are logits.
         adapters: by name of a weight W (out, in), A (adapters, in, rank) and B (adapters, rank, out), float32, of which
         the state ADAPTER chooses one per row: W x + B A x. Without that state each weight has one, which always counts.
     """
@@ -95,7 +95,7 @@ def build_graph(
         if model.encoder is not None:  # beam search compares log-probabilities
             results[LOG_SUM] = _log_sum(logits, ops)
     if output_hidden:
-        results[HIDDEN] = hidden
+        results[HIDDEN] = ops.prompt.by_sequence(hidden, model.config.width) if checks_drafts else hidden
     results |= {spec.present: present[spec.name] for spec in states if not spec.constant}
     for name, after in ops.low_after.items():
         inputs.append(ops.low[name])

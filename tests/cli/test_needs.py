@@ -21,7 +21,7 @@ FREE = {  # options that require no other option; what a model requires is check
         every seed device precision resume force teraflops as_json""",
     "export": """batch state_layout past_end target float16_safe inputs_embeds output_hidden source_length
         top_k prefill draft_check context
-        how form base adapters download as_json""",
+        how form base adapters download draft_head as_json""",
     "evaluate": "as_json",
     "sample": "tokens sources as_json",
     "save": "form force as_json",

@@ -41,7 +41,7 @@ void step_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
         outputs["top_tokens"] = {i64, rows(signature.top_k)};
         if (signature.source) outputs["log_sum"] = {f32, {batch}};
     }
-    if (signature.hidden_size) outputs["hidden"] = {f32, {batch, signature.hidden_size}};  // not used here
+    if (signature.hidden_size) outputs["hidden"] = {f32, rows(signature.hidden_size)};  // not used here
     for (const StateSpec &spec : signature.states) {
         inputs[spec.past] = form_of(spec, signature.batch);
         if (!spec.constant) outputs[spec.present] = form_of(spec, signature.batch);

@@ -279,7 +279,7 @@ bool Signature::is_companion(const Signature &other, const std::string &wanted) 
            other.top_k == top_k && input_size == other.input_size && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
            past_end == other.past_end && checkpoint == other.checkpoint && quantization == other.quantization &&
            layers == other.layers && adapters == other.adapters && target == other.target && state_layout == other.state_layout &&
-           other.hidden_size == (wanted == "prefill" ? hidden_size : 0) && !other.chats && !other.has_options &&
+           other.hidden_size == (wanted == "encoder" ? 0 : hidden_size) && !other.chats && !other.has_options &&
            producer == other.producer && other.graphs.empty() && !other.tokenizer && source == other.source &&
            !(other.source && other.source->tokenizer);
 }

@@ -21,7 +21,7 @@ function stepForms({ role, vocabSize, inputSize: size, hiddenSize: hidden, topK,
   const outputs = { logits: ["float32", [...rows, vocabSize]] };
   const inputs = size === null ? { input_ids: ["int64", read] } : { inputs_embeds: ["float32", [...read, size]] };
   if (checks) inputs.keep = ["int64", ["B"]];
-  if (hidden !== null) outputs.hidden = ["float32", ["B", hidden]]; // unused here
+  if (hidden !== null) outputs.hidden = ["float32", [...rows, hidden]]; // unused here
   for (const { name, dtype, shape } of states) inputs[`past_${name}`] = outputs[`present_${name}`] = [dtype, shape];
   for (const { name, dtype, shape } of source ?? []) inputs[name] = [dtype, shape];
   if (topK !== null) Object.assign(outputs, { top_logits: ["float32", [...rows, topK]], top_tokens: ["int64", [...rows, topK]] });

@@ -221,7 +221,7 @@ export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
   const wanted = { ...step, generation: null, chatTemplate: null };
-  if (role !== "prefill") wanted.hiddenSize = null;
+  if (role === "encoder") wanted.hiddenSize = null;
   const shared = [...KEYS, ...OF_SOURCES, ...OPTIONAL].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[camel(key)]) !== JSON.stringify(other[camel(key)]));
 }

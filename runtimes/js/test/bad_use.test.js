@@ -79,6 +79,8 @@ test("keys that only some graphs have", async () => {
   assert.equal(await differ(hidden, hidden), undefined);
   assert.equal(await differ(hidden, {}), "hidden_size");
   assert.equal(await differ({}, hidden), "hidden_size");
+  const { draft_check: check } = (await signatureOf("drafts.onnx")).graphs;
+  assert.equal(differs(await signatureOf("drafts.onnx", hidden), await signatureOf(check, hidden), "draft_check"), undefined);
   const chat = { chat_template: { template: "", tokens: {} } };
   assert.equal(await differ(chat, {}), undefined);
   assert.equal(await differ(chat, chat), "chat_template");

@@ -98,16 +98,17 @@ class Importers(Mapping[str, Importer]):
 IMPORTERS = Importers(FAMILIES)
 
 
-def read_folder(path: str | Path, adapter: Path | None = None) -> Imported:
+def read_folder(path: str | Path, adapter: Path | None = None, draft_head: bool = False) -> Imported:
     """Read a Hugging Face folder of any family in `IMPORTERS`, or one that `t2r save --as transformers` wrote.
 
     Args:
         adapter: a folder of peft, which is merged.
+        draft_head: read the model's draft head, as a model of its own.
 
     Raises UserError, see `importers.folder.read`.
     """
     files = Folder(Path(path)) if adapter is None else Adapted(Path(path), adapter)
-    return read(files, Importers({**FAMILIES, MODEL_TYPE: T2R}))
+    return read(files, Importers({**FAMILIES, MODEL_TYPE: T2R}), draft_head=draft_head)
 
 
 __all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]

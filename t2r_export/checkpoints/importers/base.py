@@ -59,6 +59,7 @@ class Importer:
         sums: config.json -> full names -> names of two tensors, B and A: the weight is the stored one plus B A.
         buffers: full names of tensors that are not weights (masks, frequencies), which are ignored.
         drafts: layers after the last one draft tokens, and are ignored.
+        draft_head: keys of config.json, in place of the model's, of its draft head's layers (draft_heads.py).
         nested: the key of the object in config.json that describes the decoder of a larger model.
         text: the required model_type of this object; None: any.
         wrapper: prefixes of full names in a larger model, in place of `prefix`.
@@ -76,6 +77,7 @@ class Importer:
     joined: Callable[[ModelConfig], Mapping[str, tuple[str, ...]]] = lambda _: {}
     sines: bool = False
     drafts: bool = False
+    draft_head: Mapping[str, Any] | None = None
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
     repeated: Callable[[Fields], Mapping[str, str]] = lambda _: {}
     sums: Callable[[Fields], Mapping[str, tuple[str, str]]] = lambda _: {}

@@ -19,6 +19,7 @@ from t2r_export.checkpoints.importers.adapters import with_adapter
 from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.contents import notes as notes_on
+from t2r_export.checkpoints.importers.draft_heads import head_tensors, of_head
 from t2r_export.checkpoints.importers.files import ADAPTER, CONFIG, GENERATION, LIMITS, Folder
 from t2r_export.checkpoints.importers.generation import with_generation
 from t2r_export.checkpoints.importers.packed import Packed, packing
@@ -60,11 +61,13 @@ def read(
     files: Folder,
     importers: Mapping[str, Importer],
     stored: Callable[[], Iterable[dict[str, Stored]]] | None = None,
+    draft_head: bool = False,
 ) -> Imported:
     """Read the folder with the importer that its config names.
 
     Args:
         stored: lists the tensors; None: those of the folder's safetensors.
+        draft_head: read the model's draft head, as a model of its own.
 
     Raises:
         UserError: a file that is needed is missing, too large, damaged or outside the folder; an unknown family; a
@@ -80,7 +83,7 @@ def read(
         why = f"it has {UNREAD[family]}: " if isinstance(family, str) and family in UNREAD else ""
         do = did_you_mean(family, importers, "use a model of those")
         raise Fields(data, where).wrong("model_type", expected, family, f"{why}use a model of those" if why else do)
-    importer = importers[family]
+    importer = of_head(importers[family], family) if draft_head else importers[family]
     fields = importer.fields(data, where)
     packed = packing(fields)
     config = importer.config(fields)
@@ -90,6 +93,8 @@ def read(
     listing = headers(files) if stored is None else stored()
     if packed is not None:
         listing = Packed(packed, listing).stored()
+    if draft_head:
+        listing = head_tensors(list(listing), str(folder))
     tensors = weight_tensors(listing, importer, config, str(folder))
     config, tensors, merged = with_adapter(files, importer, config, fields, tensors)
     tensors = joined(tensors, importer.joined(config))

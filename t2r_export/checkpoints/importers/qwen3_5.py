@@ -2,9 +2,9 @@
 and Qwen3.5 with experts, whose feed-forwards are experts and a shared expert weighted by a sigmoid.
 
 A checkpoint of text and images wraps the same decoder: its config is in text_config, its tensors have a longer prefix.
-Vision tensors and layers that draft tokens (mtp) are ignored. Norms scale by 1 + w, those of the delta nets' outputs by
-w. Rows of q_proj are grouped by head: its query, then its gate. Rows of Qwen3-Next's two projections in a delta net are
-grouped by key head: query, key, values and gates; and β and decays.
+Vision tensors are ignored, and the draft head (mtp) is a model of its own (draft_heads.py). Norms scale by 1 + w, those
+of the delta nets' outputs by w. Rows of q_proj are grouped by head: its query, then its gate. Rows of Qwen3-Next's two
+projections in a delta net are grouped by key head: query, key, values and gates; and β and decays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from t2r_export.checkpoints.importers.base import Fields, importer
+from t2r_export.checkpoints.importers.draft_heads import NAMES as HEAD_NAMES
 from t2r_export.checkpoints.importers.experts import (
     REFUSED,
     TRAINING,
@@ -56,6 +57,7 @@ OUTSIDE = "image_token_id video_token_id vision_config vision_end_token_id visio
 DELTA = f"{LAYER}.linear_attn"
 NAMES_OF_QWEN = {
     **NAMES,
+    **HEAD_NAMES,
     "attention.gate": NAMES["attention.q"],
     "gated_delta.norm": NAMES["attention.norm"],
     **{f"gated_delta.{part}": f"{DELTA}.in_proj_{part}" for part in ("qkv", "z", "b", "a")},
@@ -65,6 +67,10 @@ NAMES_OF_QWEN = {
     "gated_delta.o": f"{DELTA}.out_proj",
 }
 KINDS = ("linear_attention", "full_attention")
+OTHERS_OF_MODEL: dict[str, Any] = {
+    "buffers": re.compile(r"model\.(mtp|visual)\..*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+    "draft_head": {"num_hidden_layers": 1, "layer_types": [KINDS[1]], "mlp_only_layers": []},
+}
 
 
 def _decoder(fields: Fields, ffn: str = "intermediate_size") -> ModelConfig:
@@ -95,7 +101,15 @@ def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
 
 def _transforms(config: ModelConfig) -> dict[str, Transform]:
     """Transforms of norms, convolutions and rows of queries."""
-    norms = ("norm", "attention.norm", "dense.norm", "attention.q_norm", "attention.k_norm")
+    norms = (
+        "norm",
+        "attention.norm",
+        "dense.norm",
+        "attention.q_norm",
+        "attention.k_norm",
+        "token_norm",
+        "hidden_norm",
+    )
     found = {f"{NAMES_OF_QWEN[name]}.weight": ONE_PLUS for name in norms}
     found[f"{DELTA}.conv1d.weight"] = CONVOLUTION
     for heads in config.heads:
@@ -109,7 +123,7 @@ QWEN3_5_TEXT = importer(
     _decoder,
     NAMES_OF_QWEN,
     _transforms,
-    buffers=re.compile(r"model\.(mtp|visual)\..*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+    **OTHERS_OF_MODEL,
 )
 QWEN3_5 = dataclasses.replace(
     QWEN3_5_TEXT,
@@ -198,7 +212,7 @@ QWEN3_NEXT = with_experts(
     {**NAMES_OF_QWEN, **PACKED, **GATE},
     lambda model: {**_transforms(model), **_packed(model)},
     renamed=as_dense("shared_expert"),
-    buffers=QWEN3_5_TEXT.buffers,
+    **OTHERS_OF_MODEL,
 )
 QWEN3_5_MOE_TEXT = with_experts(
     keys(read=READ_OF_EXPERTS, refused=OTHERS, harmless=PASSED_OVER),
@@ -206,7 +220,7 @@ QWEN3_5_MOE_TEXT = with_experts(
     {**NAMES_OF_QWEN, **GATE},
     _transforms,
     renamed=as_dense("shared_expert"),
-    buffers=QWEN3_5_TEXT.buffers,
+    **OTHERS_OF_MODEL,
 )
 QWEN3_5_MOE = dataclasses.replace(
     QWEN3_5_MOE_TEXT,

@@ -12,7 +12,14 @@ from t2r_runtime.checks import require_int, require_kind
 from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.contract.options import is_generation
 from t2r_runtime.contract.source import Source
-from t2r_runtime.contract.state_spec import ADAPTER, BATCH, MAX_STATE_BYTES, StateSpec, require_bounded
+from t2r_runtime.contract.state_spec import (
+    ADAPTER,
+    BATCH,
+    HIDDEN_STATE,
+    MAX_STATE_BYTES,
+    StateSpec,
+    require_bounded,
+)
 from t2r_runtime.errors import UserError, did_you_mean, printable, shown
 from t2r_runtime.files import is_file_name
 
@@ -118,6 +125,11 @@ class Signature:
         """The states that steps change."""
         return tuple(spec for spec in self.states if not spec.constant)
 
+    @property
+    def hidden_state(self) -> StateSpec | None:
+        """Of a draft head: the state to write what the model's head reads to."""
+        return next((spec for spec in self.states if spec.name == HIDDEN_STATE), None)
+
     def adapter(self, name: str | None) -> int:
         """The number of an adapter, 0 for None. Raises UserError if the graph has none of this name."""
         if name is None:
@@ -142,10 +154,10 @@ class Signature:
     def companion(self, role: str) -> Signature:
         """The signature of the companion with this role, without graphs, tokenizer, chat template and options.
 
-        Only a prefill graph has the output `hidden`.
+        An encoder's graph has no output `hidden`.
         """
         require_kind(role, str, "a role", "graph")
-        hidden_size = self.hidden_size if role == PREFILL else None
+        hidden_size = None if role == ENCODER else self.hidden_size
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
         nothing: dict[str, Any] = dict.fromkeys(OF_STEPS)
         return replace(self, role=role, graphs={}, hidden_size=hidden_size, source=source, **nothing)

@@ -14,6 +14,7 @@ PAST = "past_"
 PRESENT = "present_"
 SOURCE = "source_"  # prefix of the names of constant states
 POSITION = "position"  # state int32 (B,): number of tokens read
+HIDDEN_STATE = "hidden"  # state float32 (B, D) of a draft head: what the head read before
 ADAPTER = "adapter"  # state int32 (B,): the number of each row's adapter, 0 for none
 SOURCE_LENGTH_STATE = "source_length"  # constant state int32 (B,): length of each source
 BATCH = "B"  # batch size

@@ -117,9 +117,9 @@ class Decoder(Reader):
             sampling: sampling options and stop tokens.
             callback: called with each token; returning False ends the text.
             draft: for speculative decoding, "lookup" (what followed the latest tokens earlier in this text) or a
-                Decoder of a smaller model with the same tokens, which is reset. A draft-check graph checks several
-                draft tokens per run. The text is the same except for rounding, as in `prefill`; few drafts are made if
-                they do not pay off.
+                Decoder of a smaller model with the same tokens, or of this model's draft head, which is reset. A
+                draft-check graph checks several draft tokens per run. The text is the same except for rounding, as in
+                `prefill`; few drafts are made if they do not pay off.
 
         Returns:
             The new tokens, including a stop token. The decoder has read all but the last one: pass it to the next call

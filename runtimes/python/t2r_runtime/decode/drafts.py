@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.contract.signature import Signature
+from t2r_runtime.contract.signature import MOST_CHECKED, Signature
+from t2r_runtime.contract.state_spec import HIDDEN_STATE
 from t2r_runtime.decode.generate import Request, next_logits
 from t2r_runtime.decode.reader import Reader
 from t2r_runtime.errors import UserError
@@ -81,12 +83,7 @@ class Model:
     """
 
     def __init__(self, decoder: Reader, text_of: Signature) -> None:
-        ours, theirs = decoder.signature, text_of
-        same = ours.tokenizer == theirs.tokenizer or None in (ours.tokenizer, theirs.tokenizer)
-        if ours.vocab_size != theirs.vocab_size or not same or ours.source is not None:
-            expected = f"a draft model of a decoder with the same {theirs.vocab_size} tokens"
-            do = "choose a model with the same tokenizer"
-            raise UserError(expected, f"one of {ours.vocab_size} others", do, "graph")
+        _require_same_tokens(decoder.signature, text_of)
         self._decoder = decoder
         self._unread: list[int] = []  # accepted tokens that the decoder has not read
         self._guessed: list[int] = []  # draft tokens read after the accepted ones
@@ -128,3 +125,72 @@ class Model:
         self._history = self._decoder.history() if looks_back else ()
         self._unread, self._guessed = [last], []
         return last
+
+
+class Head:
+    """A draft head (t2r_export.model.draft_head): reads each token of the text with what the model's head read before.
+
+    After these it goes on with its own vectors, whose steps are undone. Of a text that it has not followed it reads the
+    latest tokens only, since each takes a step.
+
+    Args:
+        decoder: of the head, at the start of a text, used for these drafts only.
+        text_of: signature of the text's model.
+
+    Raises:
+        UserError: the model has other tokens or another width, or its graph no output `hidden`.
+    """
+
+    def __init__(self, decoder: Reader, text_of: Signature) -> None:
+        _require_same_tokens(decoder.signature, text_of)
+        spec = decoder.signature.hidden_state
+        assert spec is not None
+        if text_of.hidden_size != spec.shape[-1]:
+            expected = f"a graph with the output hidden, {spec.shape[-1]} elements, for this draft head"
+            received = "one without" if text_of.hidden_size is None else f"{text_of.hidden_size} elements"
+            raise UserError(expected, received, "export the head's own model with --output-hidden", "graph")
+        self._decoder, self._shape = decoder, spec.dims(1)
+        self._unread: deque[tuple[int, NDArray[np.float32]]] = deque(maxlen=MOST_CHECKED)
+        self._certain: tuple[dict[str, NDArray[np.generic]], int, ArrayLike] | None = None  # before its own vectors
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Ignored, since the head needs vectors too."""
+
+    def follow(self, tokens: Sequence[int], hidden: NDArray[np.float32]) -> None:
+        """Append tokens (N) to the text, each with the output `hidden` (N, hidden_size) before it."""
+        self._unread.extend(zip(tokens, hidden.copy(), strict=True))
+
+    def kind(self) -> object:
+        limit, read = self._decoder.signature.reach, 0 if self._certain is None else self._certain[1]
+        return "head" if self._unread and (limit is None or read + len(self._unread) < limit) else None
+
+    def propose(self, most: int, request: Request) -> Sequence[int]:
+        decoder, limit = self._decoder, self._decoder.signature.reach
+        looks_back = request.sampler.sampling.looks_back
+        if self._certain is not None:
+            decoder.set_state(*self._certain)
+        for token, hidden in self._unread:
+            decoder._states.assign(HIDDEN_STATE, hidden.reshape(self._shape))
+            found = next_logits(decoder, TokenIds(np.array([[token]])), request.limit)
+        self._unread.clear()
+        self._certain = decoder.state(), decoder.position, decoder.history() if looks_back else ()
+        if limit is not None:
+            most = min(most, limit - decoder.position + 1)
+        ahead = replace(request, sampler=copy.copy(request.sampler))  # a copy, so that no draw is consumed
+        tokens: list[int] = []
+        while True:
+            logits, places = found
+            occurred = decoder.history() if looks_back else ()
+            tokens.append(ahead.choose(logits[0], None if places is None else places[0], occurred))
+            if len(tokens) == most:
+                return tokens
+            found = next_logits(decoder, TokenIds(np.array([tokens[-1:]])), request.limit)
+
+
+def _require_same_tokens(ours: Signature, theirs: Signature) -> None:
+    """Raise UserError for a draft model with other tokens than the text's."""
+    same = ours.tokenizer == theirs.tokenizer or None in (ours.tokenizer, theirs.tokenizer)
+    if ours.vocab_size != theirs.vocab_size or not same or ours.source is not None:
+        expected = f"a draft model of a decoder with the same {theirs.vocab_size} tokens"
+        do = "choose a model with the same tokenizer"
+        raise UserError(expected, f"one of {ours.vocab_size} others", do, "graph")

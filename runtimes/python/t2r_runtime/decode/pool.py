@@ -26,8 +26,9 @@ import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import require_kind
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.drafts import Head
 from t2r_runtime.decode.pace import Pace
-from t2r_runtime.decode.speculation import Ahead, drafter_of
+from t2r_runtime.decode.speculation import Ahead, drafter_of, read_latest
 from t2r_runtime.decode.text import LENGTH, REMOVED, Edit, Start, Text, Watch
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import TokenIds, token_ids
@@ -91,10 +92,11 @@ class Pool:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
         if capacity < sys.maxsize:
             signature.require_memory(capacity, decoder._graph.max_state_bytes)
+        self._heads = False
         if draft is not None:
             decoder.open_draft_check()
             draft = draft.fork() if isinstance(draft, Decoder) else draft
-            drafter_of(decoder, draft)
+            self._heads = isinstance(drafter_of(decoder, draft), Head)
         by_steps = decoder.prefill_from is None
         self.capacity, self.chunk = capacity, chunk or (CHUNK_BY_STEPS if by_steps else CHUNK)
         self._all = decoder.fork()
@@ -252,6 +254,9 @@ class Pool:
             if self._ahead is None:
                 pace = self._paces.setdefault(first, Pace(self._all.run_times))
                 drafter = drafter_of(self._all, self._draft)
+                if isinstance(drafter, Head) and first.hidden is not None:
+                    drafter.follow(first.before[-len(first.hidden) :], first.hidden)
+                    first.hidden = None
                 self._ahead = first, Ahead(self._all, first.request, drafter, first.seen, pace, self._drafted)
             logits, tokens = self._ahead[1].logits(first.left, first.limit)
             return logits[np.newaxis], None if tokens is None else tokens[np.newaxis]
@@ -283,8 +288,13 @@ class Pool:
         """Read a chunk of a prompt; after its last one its texts are ready for rows."""
         reader = prompt.reader
         assert reader is not None
-        if part.size:
-            reader.prefill(TokenIds(part[np.newaxis]))
+        ids, latest = TokenIds(part[np.newaxis]), self._heads and len(prompt.unread) == 1 and not prompt.unread[0].size
+        if part.size and latest:
+            hidden = read_latest(reader, ids)
+            for text in prompt.texts:
+                text.hidden = hidden
+        elif part.size:
+            reader.prefill(ids)
         if not prompt.unread[0].size:
             prompt.unread.popleft()
             if prompt.on_read is not None:

@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.contract.signature import MOST_CHECKED
-from t2r_runtime.decode.drafts import Drafter, Lookup, Model
+from t2r_runtime.contract.signature import HIDDEN, MOST_CHECKED
+from t2r_runtime.decode.drafts import Drafter, Head, Lookup, Model
 from t2r_runtime.decode.generate import Request
 from t2r_runtime.decode.history import RECENT
 from t2r_runtime.decode.pace import Pace
@@ -40,7 +40,8 @@ def drafter_of(decoder: Reader, draft: object) -> Drafter:
         return Lookup()
     if isinstance(draft, Reader) and draft is not decoder:
         draft.reset(batch=1)
-        return Model(draft, decoder.signature)
+        kind = Model if draft.signature.hidden_state is None else Head
+        return kind(draft, decoder.signature)
     if all(hasattr(draft, name) for name in ("read", "kind", "propose")):
         return cast(Drafter, draft)
     raise UserError("draft 'lookup', or another Decoder", shown(draft), "choose one of those", "sampling")
@@ -51,7 +52,10 @@ def tokens(decoder: Reader, request: Request, drafter: Drafter) -> Generator[int
 
     Between tokens of one run the decoder has not read all earlier tokens; at the end it has read all but the last.
     """
-    if request.all_but_last is not None:
+    if request.all_but_last is not None and isinstance(drafter, Head):
+        hidden = read_latest(decoder, request.all_but_last)
+        drafter.follow(request.prompt.array[0, -len(hidden) :].tolist(), hidden)
+    elif request.all_but_last is not None:
         decoder._read(request.all_but_last, LOGITS_ALONE)
     text = [*decoder.history().tolist(), request.last]
     ahead = Ahead(decoder, request, drafter, text, Pace(decoder.run_times))
@@ -66,6 +70,15 @@ def tokens(decoder: Reader, request: Request, drafter: Drafter) -> Generator[int
                 return
     finally:
         ahead.finish()
+
+
+def read_latest(decoder: Reader, ids: TokenIds) -> NDArray[np.float32]:
+    """Read ids (1, T); returns `hidden` (N, hidden_size) after each of the latest, N at most `MOST_CHECKED`."""
+    before, latest = ids.array[:, :-MOST_CHECKED], ids.array[:, -MOST_CHECKED:]
+    if before.size:
+        decoder._read(TokenIds(before), LOGITS_ALONE)
+    (hidden,) = decoder._check(TokenIds(latest), latest.shape[1], (HIDDEN,))
+    return hidden[0]
 
 
 class Ahead:
@@ -88,6 +101,7 @@ class Ahead:
         counted: Callable[[int, int], object] = lambda checked, right: None,
     ) -> None:
         self._decoder, self._request, self._drafter, self._pace = decoder, request, drafter, pace
+        self._head = drafter if isinstance(drafter, Head) else None
         self._counted, self._reach = counted, decoder.signature.reach
         self._waiting = [text[-1]]  # chosen before this run, which starts with them
         self._guesses: list[int] = []  # draft tokens after those
@@ -95,6 +109,7 @@ class Ahead:
         self._trusted = False  # whether the states include the draft tokens
         self._new: list[int] = []  # chosen from this run's logits
         self._found: deque[tuple[NDArray[Any], NDArray[Any] | None]] = deque()  # those that are left
+        self._hidden = np.empty((0, 0), np.float32)  # what the head read for each of these logits, for a draft head
         self._begun = False  # whether there were draft tokens: a model reads the text before the first, untimed
         drafter.read(text)
 
@@ -128,7 +143,7 @@ class Ahead:
         and after each draft token."""
         waiting, self._waiting = self._waiting, []  # if the run fails, `finish` must not read them
         self._guesses = self._guessed(len(waiting), left)
-        wanted = TOP_ALONE if few else LOGITS_ALONE
+        wanted = (*(TOP_ALONE if few else LOGITS_ALONE), *([HIDDEN] if self._head else []))
         ids, read = TokenIds(np.array([[*waiting, *self._guesses]])), len(waiting)
         begun = time.perf_counter()
         if ids.array.size == 1:
@@ -140,6 +155,8 @@ class Ahead:
         self._pace.times.ran(ids.array.size, time.perf_counter() - begun)
         self._waiting = waiting
         logits, *places = (array[0, read - 1 :] for array in found)
+        if self._head:
+            self._hidden = places.pop()
         return [(row, places[0][n] if places else None) for n, row in enumerate(logits)]
 
     def _settle(self) -> None:
@@ -159,6 +176,8 @@ class Ahead:
         if guesses:
             self._counted(len(guesses), right)
         self._drafter.read(new)
+        if self._head:
+            self._head.follow(new, self._hidden[: len(new)])
         self._new, self._guesses, self._trusted = [], [], False
         self._found.clear()
 

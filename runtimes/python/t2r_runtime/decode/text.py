@@ -44,6 +44,7 @@ class Text:
         tokens: the chosen tokens.
         ended: why it ended; None if it is unfinished.
         error: the error that ended a failed text.
+        hidden: for a draft head, `hidden` (N, hidden_size) before each of the last N tokens of the prompt.
     """
 
     request: Request
@@ -56,6 +57,7 @@ class Text:
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
     error: UserError | None = None
+    hidden: NDArray[np.float32] | None = None
     _history: History | None = None  # of the penalties
 
     @property
