@@ -437,6 +437,9 @@ void batch() {
         const float *logits = nullptr;
         each_fault("cached read", [&] { return caught([&] { logits = cache->read(text); }); });
         show("cached read", logits, 17);
+        Ids answer;
+        each_fault("cached generate", [&] { return caught([&] { answer = cache->generate(text, 4, sampling); }); });
+        show("cached generate", answer.data(), answer.size());
     }
 }
 
