@@ -271,10 +271,11 @@ QWEN: list[Shape] = [
         [("find", {"city": "</tool_call>"})],
     ),
     ("<tool_call><function=get-x.y><parameter=n>\n2\n</parameter></function></tool_call>", "", [("get-x.y", {"n": 2})]),
+    ("<tool_call>\n<function=find>\n<parameter=city>\nParis\n</parameter>\n</tool_call> Done.", " Done.", [PARIS]),
     *texts(
         "<tool_call>\n<function=find>\n<parameter=city>\nPar",
         "<tool_call>\n<function=none>\n</function>\n</tool_call>",
-        "<tool_call>\n<function=find>\n<parameter=city>\nParis\n</parameter>\n</tool_call>",
+        "<tool_call>\n<function=find>\n<parameter=city>\nParis\n</parameter>\n",
         "<tool_call>\n<function=find>\nParis\n</function>\n</tool_call>",
         "<tool_call>\nfind\n</tool_call>",
         "<tool_call></tool_call>",

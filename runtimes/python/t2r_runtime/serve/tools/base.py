@@ -56,6 +56,7 @@ class Format:
         other: another tag before calls.
         bare: a text at the start of an answer also begins calls if it begins with this.
         shape: for a grammar; None if there is none.
+        last: text before the end tag that some models leave out.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Format:
     other: str = ""
     bare: str = ""
     shape: Shape | None = None
+    last: str = ""
 
     @property
     def special(self) -> tuple[str, ...]:

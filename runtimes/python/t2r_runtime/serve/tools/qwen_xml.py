@@ -170,4 +170,4 @@ def _require(schema: Any, keywords: frozenset[str]) -> None:
 
 
 SHAPE = Shape("<tool_call>\n<function={name}>\n", "</function>\n</tool_call>", between="\n", rules=rules)
-FORMAT = Format("qwen-xml", "<tool_call>", "</tool_call>", read, shape=SHAPE)
+FORMAT = Format("qwen-xml", "<tool_call>", "</tool_call>", read, shape=SHAPE, last="</function>")

@@ -87,8 +87,9 @@ class CallStream:
         assert self._block is not None
         text = "".join(self._block)
         content, calls = "", list[Call]()
+        last = self._format.last if end and not text.rstrip().endswith(self._format.last) else ""
         try:
-            calls, rest = self._format.calls(text, self._functions)
+            calls, rest = self._format.calls(text + last, self._functions)
         except ValueError as error:
             if isinstance(error, Unfinished) and self._tries < TRIES:
                 self._block, self._until = [text + end], Until([end])
