@@ -24,7 +24,7 @@ from t2r_runtime import Decoder, Sampling
 from t2r_runtime.contract.signature import MOST_CHECKED
 from t2r_runtime.decode.drafts import Head
 from t2r_runtime.decode.generate import Request
-from t2r_runtime.decode.pace import Pace
+from t2r_runtime.decode.pace import Pace, Times
 from t2r_runtime.decode.pool import Pool
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.states import WITH_HIDDEN
@@ -95,6 +95,7 @@ def test_drafts_are_those_of_the_head(
     """The head has read each token of the text with the vector before it, and then its own tokens and vectors."""
     decoder, head = made[0], made[2]
     monkeypatch.setattr(Pace, "depth", lambda *_: 3)
+    monkeypatch.setattr(decoder, "run_times", Times({1: 1.0}))
     decoder.reset()
     noted = Noted(head.fork(), decoder)
     rules = SAMPLINGS["greedy"]

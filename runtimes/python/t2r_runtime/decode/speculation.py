@@ -77,8 +77,8 @@ def read_latest(decoder: Reader, ids: TokenIds) -> NDArray[np.float32]:
     before, latest = ids.array[:, :-MOST_CHECKED], ids.array[:, -MOST_CHECKED:]
     if before.size:
         decoder._read(TokenIds(before), LOGITS_ALONE)
-    (hidden,) = decoder._check(TokenIds(latest), latest.shape[1], (HIDDEN,))
-    return hidden[0]
+    hidden: NDArray[np.float32] = decoder._check(TokenIds(latest), latest.shape[1], (HIDDEN,))[0][0]
+    return hidden
 
 
 class Ahead:
