@@ -82,7 +82,7 @@ LINES = {
     ("t2r_export", "*.py"): 46_065,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 16_010,
-    ("tests", "*.py"): 62_270,
+    ("tests", "*.py"): 62_275,
     ("benchmarks", "*.py"): 8_580,
     ("docs", "*.md"): 4_910,
 }

@@ -5,6 +5,7 @@ These tests run only where T2R_REAL names the folder for the file; it is downloa
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from functools import cache
@@ -21,12 +22,16 @@ from t2r_export.cli import demo
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
+from t2r_export.proof.rounding import own_rounding
+from t2r_export.proof.side_by_side import Text
 from t2r_export.quantize import export_quantized
 from t2r_runtime import Decoder, Tokenizer
 
 collect_ignore_glob = [] if "T2R_REAL" in os.environ else ["*"]
-TEXT = Path(__file__).with_name("text.txt")  # the measured errors of test_graphs.py are on it
-TOKENS = 300
+# the measured errors of test_graphs.py are on them, one after the other
+TEXTS = (Path(__file__).with_name("text.txt"), Path(__file__).parents[2] / "LICENSE")
+TOKENS = 1000
+ROUNDED = 65  # tokens at which the model's own rounding is measured
 
 Graphs = Callable[[str], Path]
 
@@ -63,14 +68,21 @@ def graphs(loaded: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Grap
 
 @pytest.fixture(scope="session")
 def tokens(graphs: Graphs) -> list[int]:
-    """The start of a text, TOKENS tokens."""
+    """The first TOKENS tokens of TEXTS."""
     tokenizer = Tokenizer.of(Decoder(graphs("none")).signature)
-    return tokenizer.encode(TEXT.read_text("utf-8"))[:TOKENS]
+    return tokenizer.encode("".join(text.read_text("utf-8") for text in TEXTS))[:TOKENS]
 
 
 @pytest.fixture(scope="session")
 def logits(loaded: Checkpoint, tokens: list[int]) -> NDArray[np.float32]:
-    """Logits of the imported model at each token, (TOKENS, vocabulary)."""
+    """Logits of the imported model in float64 at each token, (TOKENS, vocabulary)."""
     with torch.inference_mode():
-        made: NDArray[np.float32] = loaded.model(torch.tensor([tokens]))[0].numpy()
-    return made
+        found: NDArray[np.float32] = copy.deepcopy(loaded.model).double()(torch.tensor([tokens]))[0].float().numpy()
+    return found
+
+
+@pytest.fixture(scope="session")
+def rounding(loaded: Checkpoint, tokens: list[int]) -> float:
+    """How far float32 is from float64 on the imported model: the largest error of a logit, as `t2r verify` measures."""
+    ids = [torch.tensor([token]) for token in tokens[:ROUNDED]]
+    return own_rounding(loaded.model, [Text(loaded.model.init_state(1), ids)], piece=ROUNDED).logits
