@@ -38,6 +38,7 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "vocab_size": 100352,
             "hidden_size": 768,
+            "intermediate_size": 2048,
             "shared_intermediate_size": 2048,
             "num_hidden_layers": 32,
             "layer_types": ["attention" if layer in (10, 13, 17, 27) else "mamba" for layer in range(32)],
