@@ -35,6 +35,11 @@ ADDED: dict[str, Values] = {
 }
 
 
+def is_matrix(tensor: Any) -> bool:
+    """Whether a tensor is quantized: norms, one row in some files, are not."""
+    return bool(tensor.ndim == 2 and len(tensor) > 1 and tensor.shape[1] % 32 == 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=FILES)
@@ -45,7 +50,7 @@ def main() -> None:
     model = random_model(options.name)
     tensors = change(tensors_of(model, architecture), model.config)
     kind = gguf.GGMLQuantizationType[options.type]
-    kinds = {name: kind for name, tensor in tensors.items() if tensor.ndim == 2 and tensor.shape[1] % 32 == 0}
+    kinds = {name: kind for name, tensor in tensors.items() if is_matrix(tensor)}
     keys = {"tokenizer.ggml.model": "no_vocab", **values(model.config), **ADDED.get(options.name, {})}
     write(options.out, architecture, keys, tensors, kinds)
 
