@@ -115,7 +115,7 @@ def from_the_start(checks: Checks, both: SideBySide) -> None:
     batch = both.decoder.signature.batch or START_TEXTS
     for _ in range(math.ceil(START_TEXTS / batch)):
         both.begin(both.initial(batch))
-        ids = both.random_ids((batch,))
+        ids = both.first_ids(batch)
         for _ in range(both.room(0, START_TOKENS)):
             ids = both.drawn(both.step(ids)[0][0])
     checks.add("from the start", *both.compared())

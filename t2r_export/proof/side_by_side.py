@@ -19,6 +19,7 @@ from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.ops import State
 from t2r_export.model.torch_primitives import rounded_as
 from t2r_export.model.transformer import Transformer
+from t2r_runtime import Tokenizer
 from t2r_runtime.contract.state_spec import ADAPTER, StateSpec
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.stepper import Stepper
@@ -178,6 +179,17 @@ class SideBySide:
     def random_ids(self, shape: tuple[int, ...]) -> Tensor:
         """Random int64 tokens (shape), converted by `read_as`."""
         return self.read_as(torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator))
+
+    def first_ids(self, batch: int) -> Tensor:
+        """First tokens of texts (B,): random; of a quantized graph the token that its tokenizer puts there, if any.
+
+        Activations after first tokens that a model has never read can lose more by rounding than all that it reads.
+        """
+        signature = self.decoder.signature
+        if signature.quantization == "none" or signature.tokenizer is None:
+            return self.random_ids((batch,))
+        first = Tokenizer.of(signature).encode("a")[0]
+        return self.read_as(torch.full((batch,), first)) if first == signature.bos_token else self.random_ids((batch,))
 
     def read_as(self, ids: Tensor) -> Tensor:
         """Model inputs for tokens: the tokens, or float32 vectors (their embeddings, or noise without embeddings)."""

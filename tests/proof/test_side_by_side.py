@@ -10,8 +10,11 @@ import pytest
 import torch
 
 import small
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.proof.side_by_side import SPREAD, Errors, SideBySide, logit_error, state_error
+from t2r_export.quantize import quantize
 from t2r_runtime import Decoder
 
 
@@ -61,3 +64,16 @@ def test_texts_are_what_the_model_would_write(tmp_path: Path) -> None:
     assert ids.shape == (40, 7) and len(ids[:, 0].unique()) > small.VOCABULARY // 2
     assert (made.model(ids).argmax(-1)[:, :-1] == ids[:, 1:]).float().mean() > 0.8
     assert both.drawn(torch.full((2, small.VOCABULARY), torch.nan)).amax() < small.VOCABULARY
+
+
+def test_quantized_texts_begin_as_the_tokenizers(data: Path, tmp_path: Path) -> None:
+    loaded = checkpoint.load(data / "checkpoints" / "stories260K")
+    export(loaded, tmp_path / "float32.onnx")
+    quantize(tmp_path / "float32.onnx", tmp_path / "w8.onnx", QuantizeConfig(scheme="w8"))
+    firsts = []
+    for name in ("float32", "w8"):
+        decoder = Decoder(tmp_path / f"{name}.onnx")
+        both = SideBySide(loaded.model, decoder, loaded.model.state_spec(), torch.Generator().manual_seed(0))
+        firsts.append(set(both.first_ids(5).tolist()))
+    assert len(firsts[0]) > 1
+    assert firsts[1] == {1}
