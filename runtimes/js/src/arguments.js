@@ -81,6 +81,24 @@ export function openOptions(options) {
   return Object.fromEntries(given);
 }
 
+/**
+ * Runs one operation at a time: a decoder guards single calls, not sequences of them.
+ * @param {string} who in messages
+ * @returns {<T>(work: () => Promise<T>) => Promise<T>} throws T2RError (state) while another operation runs
+ */
+export function alone(who) {
+  let inUse = false;
+  return async (work) => {
+    if (inUse) throw new T2RError("state", `${who} that nobody else uses`, "one in use", "wait for its end");
+    inUse = true;
+    try {
+      return await work();
+    } finally {
+      inUse = false;
+    }
+  };
+}
+
 function badArgument(expected, received) {
   return new T2RError("argument", expected, received, "correct it");
 }

@@ -1,6 +1,6 @@
 /** Continuous batching: texts are added and removed between steps; a step reads the weights once for all of them. */
 
-import { watchersOf } from "./arguments.js";
+import { alone, watchersOf } from "./arguments.js";
 import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { pickOfAll, requestOf } from "./generate.js";
@@ -19,7 +19,7 @@ export class Batch {
   #rows; // a decoder with one row per text
   #texts = []; // {handle, request, history, token, left}
   #count = 0;
-  #inUse = false;
+  #alone = alone("a batch");
 
   /**
    * @param {Decoder} decoder whose sessions are used, one call at a time; its states do not change
@@ -120,17 +120,6 @@ export class Batch {
     const rows = [...this.#texts.keys()].filter((row) => stays(this.#texts[row]));
     if (rows.length && rows.length < this.#texts.length) await this.#rows.reorder(rows);
     this.#texts = rows.map((row) => this.#texts[row]);
-  }
-
-  /** Run one operation at a time: a decoder guards single calls, not sequences of them. */
-  async #alone(work) {
-    if (this.#inUse) throw new T2RError("state", "a batch that nobody else uses", "one in use", "wait for its end");
-    this.#inUse = true;
-    try {
-      return await work();
-    } finally {
-      this.#inUse = false;
-    }
   }
 }
 

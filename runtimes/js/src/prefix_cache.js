@@ -1,7 +1,7 @@
 /** Caches decoder states of known text prefixes. */
 
 import { adapterState } from "./adapters.js";
-import { numbersOf, watchersOf } from "./arguments.js";
+import { alone, numbersOf, watchersOf } from "./arguments.js";
 import { Decoder } from "./decoder.js";
 import { T2RError, isWhole, shown } from "./errors.js";
 import { requireReadsTokens, requireRoom, requireTokens } from "./signature.js";
@@ -30,7 +30,7 @@ export class PrefixCache {
   #maxBytes;
   #block;
   #clock;
-  #inUse = false;
+  #alone = alone("a prefix cache");
 
   /** Tokens of the last text that were in the cache. */
   reused = 0;
@@ -170,17 +170,6 @@ export class PrefixCache {
       gone.prefix.longer.add(one);
     }
     await gone.decoder.close();
-  }
-
-  /** Run one operation at a time: a decoder guards single calls, not sequences of them. */
-  async #alone(work) {
-    if (this.#inUse) throw new T2RError("state", "a prefix cache that nobody else uses", "one in use", "wait for its end");
-    this.#inUse = true;
-    try {
-      return await work();
-    } finally {
-      this.#inUse = false;
-    }
   }
 }
 

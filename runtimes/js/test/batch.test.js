@@ -4,22 +4,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Batch, Decoder } from "../src/index.js";
-import { golden, random, refused } from "./files.js";
+import { golden, opened, random, refused } from "./files.js";
 
 const OPTIONS = [
   { temperature: 0 }, { seed: 3 }, { temperature: 0.7, topK: 5, topP: 0.9, seed: 7 }, { repetitionPenalty: 1.5, noRepeatNgram: 2, seed: 5 },
 ];
 const chance = random(31), upTo = (most) => 1 + Math.floor(chance() * most);
 const tokens = (length) => Array.from({ length }, () => Math.floor(chance() * 17));
-
-async function opened(name, work) {
-  const decoder = await Decoder.open(golden(name));
-  try {
-    return await work(decoder);
-  } finally {
-    await decoder.close();
-  }
-}
 
 for (const graph of ["tiny.onnx", "window.onnx"]) {
   test(`texts that come and go are those that are written alone: ${graph}`, () => opened(graph, async (decoder) => {

@@ -6,12 +6,22 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-import { KINDS, T2RError, readModelFile, readSignature } from "../src/index.js";
+import { Decoder, KINDS, T2RError, readModelFile, readSignature } from "../src/index.js";
 
 export const TINY = fileURLToPath(new URL("../../../models/tiny", import.meta.url));
 
 export function golden(name) {
   return join(TINY, name);
+}
+
+/** What `work` returns, given the decoder of a golden graph, which is closed afterwards. */
+export async function opened(name, work) {
+  const decoder = await Decoder.open(golden(name));
+  try {
+    return await work(decoder);
+  } finally {
+    await decoder.close();
+  }
 }
 
 export async function bytesOf(name) {

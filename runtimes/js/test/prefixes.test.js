@@ -4,20 +4,11 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 
-import { Decoder, PrefixCache } from "../src/index.js";
-import { golden, random, refused } from "./files.js";
+import { PrefixCache } from "../src/index.js";
+import { golden, opened, random, refused } from "./files.js";
 
 const chance = random(31), tokens = (length) => Array.from({ length }, () => Math.floor(chance() * 17));
 const RULES = { temperature: 0, stopTokens: [] };
-
-async function opened(name, work) {
-  const decoder = await Decoder.open(golden(name));
-  try {
-    return await work(decoder);
-  } finally {
-    await decoder.close();
-  }
-}
 
 /** The logits are those of another decoder that reads all of the text. */
 async function assertClose(logits, alone, text, adapter = null) {
