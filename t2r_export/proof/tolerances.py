@@ -35,9 +35,9 @@ def widened(fixed: float, rounding: float) -> float:
 # Measured on stories260K with T2R layers and on the storyteller, on the CPU, random states and starts of texts (logits,
 # state, greedy): fp16 0.25, 0.0064, 99.9 %; int8 2.4, 0.21, 94 %; int8-static 3.1, 0.27, 87 %; w8 1.3, 0.07, 95 %;
 # w4 5.0, 0.31, 71 %. Coarse, because guarded denominators near zero amplify errors. The mean divergence is not: fp16
-# 2e-6, w8 0.0006, w4 0.033, int8 0.002 there; on SmolLM2-135M-Instruct w8 0.0047, w4 0.32, int8 0.064, and w8 with a
-# doubled output of one layer's attention 0.03 and more. t2r_export.quantizers.quality measures the loss on text. A
-# scheme rounds far more than a provider's arithmetic, so all providers share its bounds.
+# below 1e-5, w8 0.0006, w4 0.033, int8 0.002 on the storyteller; w8 0.0047, w4 0.32, int8 0.064 on SmolLM2-135M
+# (docs/real-weights.md), `keep` with one doubled product 0.27 (tests/real). t2r_export.quantizers.quality measures the
+# loss on text. A scheme rounds far more than a provider's arithmetic, so all providers share its bounds.
 # The parity suite checks them on every provider.
 QUANTIZED = {
     "fp16": Tolerance(logits=1.0, states=0.03, greedy=0.98, divergence=0.002),
