@@ -79,12 +79,12 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 46_080,
+    ("t2r_export", "*.py"): 46_110,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 16_010,
-    ("tests", "*.py"): 62_300,
+    ("runtimes/python/t2r_runtime", "*.py"): 16_015,
+    ("tests", "*.py"): 62_335,
     ("benchmarks", "*.py"): 8_590,
-    ("docs", "*.md"): 4_930,
+    ("docs", "*.md"): 4_935,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}

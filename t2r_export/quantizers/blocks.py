@@ -15,7 +15,7 @@ from onnxruntime.capi import _pybind_state as runtime
 
 from t2r_export.config.quantize import ACCURACY_LEVEL, BLOCK_BITS, QuantizeConfig, Run
 from t2r_export.graph.nodes import initializers, set_nodes
-from t2r_export.graph.weights import Weight, fill, refer, values
+from t2r_export.graph.weights import Weight, array, fill, refer, values
 from t2r_export.quantizers.base import (
     Calibration,
     head,
@@ -98,6 +98,7 @@ class _Products:
     def __init__(self, model: onnx.ModelProto, config: QuantizeConfig, weights: dict[str, Weight]) -> None:
         self.config, self.weights, self.kept = config, weights, initializers(model)
         self.sums: dict[tuple[str, int], str] = {}  # of blocks, by activation and block size
+        self.scales: dict[str, str] = {}  # as float32, by their weight
 
     def of(self, node: onnx.NodeProto, bits: int, size: int) -> list[onnx.NodeProto]:
         """A MatMulNBits of each run of rows, and an Add of the bias."""
@@ -129,9 +130,9 @@ class _Products:
     ) -> str:
         """Append the nodes of x times the rows of a run; returns the name of the result."""
         offsets = parts.pop() if run.offset else None
-        made = helper.make_node(
-            "MatMulNBits", [x, *parts], [f"{name}.product"], f"{name}_Q{run.bits}", domain=MICROSOFT
-        )
+        numbers, scales, *zeros = parts
+        inputs = [x, numbers, self._scales(nodes, scales), *zeros]
+        made = helper.make_node("MatMulNBits", inputs, [f"{name}.product"], f"{name}_Q{run.bits}", domain=MICROSOFT)
         made.attribute.extend(_attributes(width, run, level))
         if offsets is None:
             nodes.append(made)
@@ -144,6 +145,18 @@ class _Products:
             helper.make_node("Add", [product, more], [whole], whole),
         ]
         return whole
+
+    def _scales(self, nodes: list[onnx.NodeProto], name: str) -> str:
+        """Name of scales as float32, which the operator takes; appends the node that casts them if there is none yet.
+
+        ONNX Runtime casts them once, when it opens the graph; our own provider reads float16.
+        """
+        if array(self.weights[name]).dtype == np.float32:
+            return name
+        if name not in self.scales:
+            self.scales[name] = real = f"{name}.float32"
+            nodes.append(helper.make_node("Cast", [name], [real], real, to=onnx.TensorProto.FLOAT))
+        return self.scales[name]
 
     def _sums(self, nodes: list[onnx.NodeProto], x: str, width: int, size: int) -> str:
         """Name of the sums of each block of x, (rows, blocks); appends their nodes if there are none yet."""
@@ -164,8 +177,25 @@ def _stored(name: str, matrix: np.ndarray, run: Run, config: QuantizeConfig, wei
         parts.append(f"{name}_offsets")
     if not weights.keys() >= set(parts):
         arrays = _kept(matrix, run) if run.kept else in_blocks(matrix.T, run.bits, run.size, config.asymmetric)
-        weights |= zip(parts, arrays, strict=True)
+        weights |= zip(parts, stored(arrays), strict=True)
     return parts
+
+
+def stored(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The parts of a matrix, as of `in_blocks`, with scales in float16 if that holds them exactly."""
+    numbers, scales, *more = parts
+    with np.errstate(over="ignore"):
+        half = scales.astype(np.float16)
+    return [numbers, half if np.array_equal(half, scales) else scales, *more]
+
+
+def rounded_scales(scales: np.ndarray) -> np.ndarray:
+    """Scales, float32, rounded to numbers of float16, as in GGUF's blocks; unchanged if the largest is not within its
+    normal numbers."""
+    of_half = np.finfo(np.float16)
+    if not of_half.smallest_normal <= np.abs(scales).max(initial=0) <= of_half.max:
+        return scales
+    return scales.astype(np.float16).astype(np.float32)
 
 
 def _kept(matrix: np.ndarray, run: Run) -> list[np.ndarray]:
@@ -208,8 +238,8 @@ def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> lis
     Calls the kernel of ONNX Runtime's MatMulNBitsQuantizer directly, which avoids its copies and slow imports.
 
     Returns:
-        Values (out, blocks, bytes) uint8, scales (out, blocks) float32 and, if `asymmetric`, zero points (out, bytes)
-        uint8.
+        Values (out, blocks, bytes) uint8, scales (out, blocks) float32, which float16 holds, and, if `asymmetric`, zero
+        points (out, bytes) uint8.
     """
     rows, columns = matrix.shape
     blocks = -(-rows // size)
@@ -222,6 +252,7 @@ def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> lis
         part = np.zeros((blocks * size, len(scales[some])), np.float32)
         part[:rows] = matrix[:, some]
         rounding(numbers[some], part, scales[some], zero_points[some], size, part.shape[1], rows, not asymmetric)
+    scales = rounded_scales(scales)
     return [numbers, scales, zero_points] if asymmetric else [numbers, scales]
 
 

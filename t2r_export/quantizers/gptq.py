@@ -20,7 +20,7 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.weights import Weight
 from t2r_export.quantizers.activations import projection_inputs
 from t2r_export.quantizers.base import head, projections
-from t2r_export.quantizers.blocks import block_sizes, packed, parts_of, stored_name
+from t2r_export.quantizers.blocks import block_sizes, packed, parts_of, rounded_scales, stored, stored_name
 from t2r_export.quantizers.sensitivity import Passage
 from t2r_runtime.contract.signature import PREFILL
 
@@ -86,7 +86,7 @@ def gptq(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) ->
             bits, size = sizes[products[0].name]
             H = np.sum([moments[activation].sum() for activation in {node.input[0] for node in products}], axis=0)
             rounded = rounded_blocks(inputs.matrices[name], H, bits, size, config.asymmetric)
-            found |= zip(parts_of(stored_name(products[0]), bits, config), rounded, strict=True)
+            found |= zip(parts_of(stored_name(products[0]), bits, config), stored(rounded), strict=True)
     return found
 
 
@@ -153,7 +153,7 @@ def _grid(block: Floats, importance: Floats, bits: int, asymmetric: bool) -> tup
     if asymmetric:
         middle = np.rint(np.clip(-low / np.where(whole == 0, 1, whole), 0, top))
     for factor in FACTORS:
-        scale = whole * factor
+        scale = rounded_scales(whole * factor)
         found = _nearest(block, scale, middle, bits)
         found *= scale
         found -= block

@@ -110,9 +110,9 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
     """Look tokens up in the weights of a tied MatMulNBits head.
 
     Args:
-        parts: names in `weights` of values (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks) float32 and
-            optional zero points (vocabulary, bytes) uint8, packed as in the operator, or offsets (vocabulary, blocks)
-            float32 to be added.
+        parts: names in `weights` of values (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks), float32 or
+            float16, and optional zero points (vocabulary, bytes) uint8, packed as in the operator, or offsets
+            (vocabulary, blocks) float32 to be added.
     """
     numbers, scales, *more = parts
     offsets = [name for name in more if array(weights[name]).dtype == np.float32]
@@ -134,7 +134,10 @@ def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weigh
             places = row.shaped(row.halves(row.real(places, np.uint8(0)), (count,)), 2 * count)
             places = row.shaped(row.first(places, blocks, 2 * count), blocks, 1)
         levels = row.emit("Sub", levels, places)
-    scaled = row.emit("Mul", levels, row.shaped(row.looked_up(scales), blocks, 1))
+    factors = row.looked_up(scales)
+    if array(weights[scales]).dtype == np.float16:
+        factors = row.emit("Cast", factors, to=TensorProto.FLOAT)
+    scaled = row.emit("Mul", levels, row.shaped(factors, blocks, 1))
     if offsets:
         scaled = row.emit("Add", scaled, row.shaped(row.looked_up(offsets[0]), blocks, 1))
     row.finish(row.first(row.shaped(scaled, blocks * size), row.width, blocks * size))

@@ -14,6 +14,7 @@ from quantized import CLOSE, median_error
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.quantize import quantize
+from t2r_export.quantizers.blocks import in_blocks, stored
 from t2r_runtime import Decoder
 
 
@@ -56,3 +57,26 @@ def test_block_options_apply_to_graph(name: str, tmp_path: Path) -> None:
     assert table.op_type == "GatherBlockQuantized"
     old, new = Decoder(tmp_path / "g.onnx"), Decoder(tmp_path / "q.onnx")
     assert 0 < median_error(old, new) < CLOSE["w4"]
+
+
+def test_scales_are_float16_where_it_holds_them(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "learned")
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4"))
+    graph = onnx.load(tmp_path / "q.onnx").graph
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer if tensor.name.endswith("_scales")}
+    assert set(kinds.values()) == {onnx.TensorProto.FLOAT16}
+    casts = [node.input[0] for node in graph.node if node.op_type == "Cast" and node.input[0] in kinds]
+    assert sorted(casts) == sorted(kinds)  # once for all products of a weight
+
+
+@pytest.mark.parametrize("factor, kind", [(1, np.float16), (1e-9, np.float32), (1e8, np.float32)])
+def test_scales_beyond_float16(factor: float, kind: type) -> None:
+    """Within its range, a rounded scale changes a weight by at most 2^-11 of it; beyond it, scales are not rounded."""
+    matrix = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32) * np.float32(factor)
+    matrix[:, 3] *= np.float32(1e-12)  # scales of a column that float16 rounds to 0
+    found = in_blocks(matrix, 4, 32, False)
+    _, scales, *_ = stored(found)
+    assert scales.dtype == kind
+    largest = np.abs(matrix[:64].T.reshape(5, 2, 32)).max(-1)
+    np.testing.assert_allclose(np.abs(scales[:3, :2]) * np.float32(8), largest[:3], rtol=2**-11)
+    np.testing.assert_array_equal(scales, found[1])

@@ -78,8 +78,10 @@ def dequantized(path: Path) -> dict[str, np.ndarray]:
         if node.op_type != "MatMulNBits":
             continue
         sizes = {each.name: each.i for each in node.attribute}
-        matrix = unrounded([arrays[name] for name in node.input[1:]], sizes["bits"], sizes["K"]).T
-        offsets = arrays.get(node.input[2].replace("_scales", "_offsets"))
+        matrix = unrounded(
+            [arrays[name.removesuffix(".float32")] for name in node.input[1:]], sizes["bits"], sizes["K"]
+        ).T
+        offsets = arrays.get(node.input[2].replace("_scales", "_offsets").removesuffix(".float32"))
         if offsets is not None:
             matrix = matrix + np.repeat(offsets, sizes["block_size"], 1)
         found[node.input[1].replace(".transposed", "").rpartition("_Q")[0]] = matrix

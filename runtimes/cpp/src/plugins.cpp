@@ -49,10 +49,13 @@ template <class Functions> const Functions &functions_at(std::size_t index) {
     return *reinterpret_cast<const Functions *>(reinterpret_cast<void *const *>(api) + index);
 }
 
-// Defaults of our own provider: its number of threads, and no QuantizeLinear around products with weights of 4 and 8 bits.
+// Defaults of our own provider: its number of threads, no QuantizeLinear around products with weights of 4 and 8 bits, and scales in float16
+// as they are in the file.
 void set_defaults(Ort::SessionOptions &options, int threads) {
     const std::pair<const char *, std::string> defaults[] = {
-        {"ep.t2rexecutionprovider.threads", std::to_string(threads)}, {"session.disable_quant_qdq", "1"}};
+        {"ep.t2rexecutionprovider.threads", std::to_string(threads)},
+        {"session.disable_quant_qdq", "1"},
+        {"optimization.disable_specified_optimizers", "ConstantFolding"}};
     for (const auto &[key, value] : defaults)
         if (!options.HasConfigEntry(key)) options.AddConfigEntry(key, value.c_str());
 }

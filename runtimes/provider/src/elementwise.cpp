@@ -231,7 +231,9 @@ template <class From, class To> struct Converted : Operation {
         const From *x = run.at<From>(reads[0]);
         To *y = run.at<To>(writes[0]);
         for (std::size_t i = first; i < last; i++) {
-            if constexpr (std::is_same_v<To, std::int8_t>)
+            if constexpr (std::is_same_v<From, Half>)
+                y[i] = number_of(x[i]);
+            else if constexpr (std::is_same_v<To, std::int8_t>)
                 y[i] = x[i] >= -128 && x[i] <= 127 ? static_cast<To>(x[i]) : To{0};  // others and NaN have no value of this type
             else
                 y[i] = static_cast<To>(x[i]);
@@ -255,10 +257,11 @@ void build_cast(Plan &plan, const Node &node) {
     if (from == Type::int64 && to == Type::int32) return convert<std::int64_t, std::int32_t>(plan, x, y);
     if (from == Type::int32 && to == Type::float32) return convert<std::int32_t, float>(plan, x, y);
     if (from == Type::int64 && to == Type::float32) return convert<std::int64_t, float>(plan, x, y);
+    if (from == Type::float16 && to == Type::float32) return convert<Half, float>(plan, x, y);
     if (from == Type::boolean && to == Type::float32) return convert<std::uint8_t, float>(plan, x, y);
     if (from == Type::int8 && to == Type::float32) return convert<std::int8_t, float>(plan, x, y);
     if (from == Type::float32 && to == Type::int8) return convert<float, std::int8_t>(plan, x, y);
-    refuse(node, "integers as float32, as other integers, or float32 as int8", "another conversion");
+    refuse(node, "integers or float16 as float32, integers as other integers, or float32 as int8", "another conversion");
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ public:
     }
 
     Graph run() {
+        read_halves();
         for (std::size_t i = 0; i < graph.nodes.size(); i++)
             while (replace_at(i)) {
             }
@@ -36,6 +37,19 @@ public:
 private:
     using Match = std::vector<std::size_t>;  // indices of the nodes to fuse
     using Found = std::optional<Node>;
+
+    // Products read scales in float16 as they are in the file.
+    void read_halves() {
+        for (Node &node : graph.nodes) {
+            const auto found = node.op == "MatMulNBits" && node.inputs.size() > 2 ? makers.find(node.inputs[2]) : makers.end();
+            if (found == makers.end()) continue;
+            const Node &cast = graph.nodes[found->second];
+            if (cast.op != "Cast" || cast.integer("to", 0) != static_cast<int>(Type::float32) || makers.count(cast.inputs[0])) continue;
+            is_part[found->second] = --uses[node.inputs[2]] == 0;
+            uses[cast.inputs[0]]++;
+            node.inputs[2] = cast.inputs[0];
+        }
+    }
 
     // Whether a pattern ends at the node, which is then replaced.
     bool replace_at(std::size_t i) {

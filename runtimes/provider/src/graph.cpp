@@ -16,14 +16,15 @@ std::size_t bytes_of(Type type) {
     case Type::float32:
     case Type::int32: return 4;
     case Type::int64: return 8;
+    case Type::float16: return 2;
     default: return 1;
     }
 }
 
 Type type_of(std::int64_t number) {
-    for (const Type type : {Type::float32, Type::uint8, Type::int8, Type::int32, Type::int64, Type::boolean})
+    for (const Type type : {Type::float32, Type::uint8, Type::int8, Type::int32, Type::int64, Type::boolean, Type::float16})
         if (static_cast<std::int64_t>(type) == number) return type;
-    throw Refused("float32, int8, uint8, int32, int64 or bool", "a tensor of the type " + std::to_string(number),
+    throw Refused("float32, float16, int8, uint8, int32, int64 or bool", "a tensor of the type " + std::to_string(number),
                   "run the graph on the provider cpu");
 }
 

@@ -19,7 +19,7 @@ public:
 
 using Dims = std::vector<std::int64_t>;
 
-enum class Type { float32 = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, boolean = 9 };  // TensorProto.DataType
+enum class Type { float32 = 1, uint8 = 2, int8 = 3, int32 = 6, int64 = 7, boolean = 9, float16 = 10 };  // TensorProto.DataType
 
 std::size_t bytes_of(Type type);
 Type type_of(std::int64_t number);  // throws Refused

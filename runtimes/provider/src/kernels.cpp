@@ -17,7 +17,11 @@ namespace {
 
 #ifdef T2R_X86
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx2() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool has_half = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    return has_half && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 
 bool has_avxvnni() {  // compilers of 2022 do not know this name
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -25,7 +29,7 @@ bool has_avxvnni() {  // compilers of 2022 do not know this name
 }
 
 bool has_avx512() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 

@@ -9,14 +9,36 @@ namespace t2r::provider {
 enum class Unary { abs, ceil, cos, erf, exp, floor, log, neg, reciprocal, relu, round, sigmoid, sin, softplus, sqrt, tanh };
 enum class Binary { add, div, max, min, mod, mul, pow, sub };  // mod: integers only
 
+// A float16 number in memory.
+struct Half {
+    std::uint16_t bits;
+};
+
+// Of either type, as float32. Static: each kind of processor has a copy.
+static inline float number_of(float x) { return x; }
+static inline float number_of(Half x) {
+    constexpr std::uint32_t infinity = 0x7f800000u;
+    std::uint32_t bits = (x.bits & 0x7fffu) << 13;
+    const bool is_finite = bits < 0x0f800000u;
+    if (!is_finite) bits |= infinity;
+    float number;
+    __builtin_memcpy(&number, &bits, sizeof number);
+    if (is_finite) number *= 0x1p112f;  // the difference of the exponents' biases
+    return x.bits & 0x8000u ? -number : number;
+}
+
 // Quantized matrix (rows, columns) in the layout of MatMulNBits: each block of `block` numbers of a row shares a scale
 // and a zero point. With 4 bits, number 2i is in the low half of byte i, number 2i + 1 in the high half.
 struct QuantizedMatrix {
     const std::uint8_t *numbers;  // (rows, blocks · block · bits / 8)
-    const float *scales;          // (rows, blocks)
+    const void *scales;           // (rows, blocks) of float32, or of Half
+    bool has_halves;
     const std::uint8_t *zeros;    // (rows, ⌈blocks · bits / 8⌉), or null: 2^(bits - 1) each
     std::size_t rows, columns, block, blocks;
     int bits;
+
+    template <class Scale> const Scale *scales_of(std::size_t row) const { return static_cast<const Scale *>(scales) + row * blocks; }
+    std::size_t scale_bytes() const { return has_halves ? sizeof(Half) : sizeof(float); }
 };
 
 // Vector quantized to 8 bits in the blocks of the matrix that it is multiplied with, zero-padded to registers of 64 bytes.
@@ -77,7 +99,7 @@ struct Kernels {
                               std::size_t last, float *y, std::size_t stride);
 };
 
-// Length of a vector that is multiplied with w, rounded up to whole registers. Static: each kind of processor has a copy.
+// Length of a vector that is multiplied with w, rounded up to whole registers.
 static inline std::size_t padded(const QuantizedMatrix &w) { return (w.blocks * w.block + 127) / 128 * 128; }
 
 // The best table for this processor; T2R_KERNELS (base; avx2, avxvnni, avx512; neon, dotprod) selects a lesser one.

@@ -62,10 +62,13 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
 // four rows at a time take 1.1 times as long, rows without prefetching 1.5 times, and those of 4 bits without their scales' 1.3.
 constexpr std::size_t ahead = 8192;
 
+inline __m256 blocks_of(__mmask8 blocks, const float *scales) { return _mm256_maskz_loadu_ps(blocks, scales); }
+inline __m256 blocks_of(__mmask8 blocks, const Half *scales) { return _mm256_cvtph_ps(_mm_maskz_loadu_epi16(blocks, scales)); }
+
 // Dot product of a row and a vector, register by register. `scales`: number of blocks in a register, 1, 2, 4 or 8.
-template <int bits, int scales> struct RowTimesVector {
+template <class Scale, int bits, int scales> struct RowTimesVector {
     const std::uint8_t *numbers;
-    const float *scale;
+    const Scale *scale;
     const QuantizedVector &x;
     __m512 sum = _mm512_setzero_ps();
 
@@ -84,7 +87,7 @@ template <int bits, int scales> struct RowTimesVector {
         constexpr auto all = static_cast<__mmask8>((1 << scales) - 1);
         const std::uint8_t *from = numbers + at * 64;
         _mm_prefetch(reinterpret_cast<const char *>(from) + ahead, _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char *>(scale + block) + ahead / (64 / sizeof(float) / scales), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char *>(scale + block) + ahead / (64 / sizeof(Scale) / scales), _MM_HINT_T0);
         const __m512i weights = is_whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(bytes, from);
         const __m512i low = _mm512_set1_epi8(15), even = bits == 4 ? _mm512_and_si512(weights, low) : weights;
         const __mmask8 present = is_whole ? all : blocks;
@@ -93,7 +96,7 @@ template <int bits, int scales> struct RowTimesVector {
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(weights, 4), low);
             dots = _mm512_dpbusd_epi32(dots, odd, _mm512_loadu_si512(x.odd + at * 64));
         }
-        const __m256 both = _mm256_mul_ps(_mm256_maskz_loadu_ps(present, x.scales + block), _mm256_maskz_loadu_ps(present, scale + block));
+        const __m256 both = _mm256_mul_ps(blocks_of(present, x.scales + block), blocks_of(present, scale + block));
         sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), by_lane(both), sum);
     }
 
@@ -108,7 +111,7 @@ template <int bits, int scales> struct RowTimesVector {
 
 // The product of each vector with `count` rows, at most 16, from row `row` on: for short rows, where the sum across the lanes of a
 // register takes longer than the products.
-template <int bits, int scales>
+template <class Scale, int bits, int scales>
 void rows_together(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t row, std::size_t count, float *y,
                    std::size_t stride) {
     const std::size_t bytes = w.blocks * w.block * bits / 8;
@@ -116,7 +119,7 @@ void rows_together(const QuantizedMatrix &w, const QuantizedVector *x, std::size
         __m512 sums[lanes];
         for (std::size_t j = 0; j < lanes; j++) {
             const std::size_t each = row + (j < count ? j : count - 1);
-            RowTimesVector<bits, scales> product{w.numbers + each * bytes, w.scales + each * w.blocks, x[v]};
+            RowTimesVector<Scale, bits, scales> product{w.numbers + each * bytes, w.scales_of<Scale>(each), x[v]};
             product.add_row(w, 1);
             sums[j] = product.sum;
         }
@@ -126,32 +129,38 @@ void rows_together(const QuantizedMatrix &w, const QuantizedVector *x, std::size
     }
 }
 
-template <int bits, int scales>
+template <class Scale, int bits, int scales>
 void by_rows(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
              std::size_t stride) {
     const std::size_t bytes = w.blocks * w.block * bits / 8;
     const std::size_t of_block = scales == 1 ? w.block * bits / 512 : 1;  // registers that share a scale
     constexpr std::size_t short_row = 2;  // registers
     for (; bytes <= short_row * 64 && of_block <= 1 && first < last; first += lanes)
-        rows_together<bits, scales>(w, x, vectors, first, last - first < lanes ? last - first : lanes, y, stride);
+        rows_together<Scale, bits, scales>(w, x, vectors, first, last - first < lanes ? last - first : lanes, y, stride);
     for (std::size_t row = first; row < last; row++) {
         for (std::size_t v = 0; v < vectors; v++) {
-            RowTimesVector<bits, scales> product{w.numbers + row * bytes, w.scales + row * w.blocks, x[v]};
+            RowTimesVector<Scale, bits, scales> product{w.numbers + row * bytes, w.scales_of<Scale>(row), x[v]};
             product.add_row(w, of_block);
             y[v * stride + row] = _mm512_reduce_add_ps(product.sum) + of_zeros(w, x[v], row);
         }
     }
 }
 
+template <class Scale>
+void product_of(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                std::size_t stride) {
+    const auto product = w.bits == 8     ? (w.block == 16 ? by_rows<Scale, 8, 4> : w.block == 32 ? by_rows<Scale, 8, 2> : by_rows<Scale, 8, 1>)
+                         : w.block == 16 ? by_rows<Scale, 4, 8>
+                         : w.block == 32 ? by_rows<Scale, 4, 4>
+                         : w.block == 64 ? by_rows<Scale, 4, 2>
+                                         : by_rows<Scale, 4, 1>;
+    product(w, x, vectors, first, last, y, stride);
+}
+
 void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first,
                        std::size_t last, float *y, std::size_t stride) {
     const bool is_tiled = vectors >= few && w.block <= tile_columns;
-    const auto product = is_tiled          ? (w.bits == 8 ? by_tiles<8> : by_tiles<4>)
-                         : w.bits == 8   ? (w.block == 16 ? by_rows<8, 4> : w.block == 32 ? by_rows<8, 2> : by_rows<8, 1>)
-                         : w.block == 16 ? by_rows<4, 8>
-                         : w.block == 32 ? by_rows<4, 4>
-                         : w.block == 64 ? by_rows<4, 2>
-                                         : by_rows<4, 1>;
+    const auto product = is_tiled ? (w.bits == 8 ? by_tiles<8> : by_tiles<4>) : (w.has_halves ? product_of<Half> : product_of<float>);
     product(w, x, vectors, first, last, y, stride);
 }
 

@@ -152,6 +152,10 @@ void quantize(const float *x, const QuantizedMatrix &w, const QuantizedVector &y
 
 #endif
 
+inline float scale_of(const QuantizedMatrix &w, std::size_t row, std::size_t block) {
+    return w.has_halves ? number_of(w.scales_of<Half>(row)[block]) : w.scales_of<float>(row)[block];
+}
+
 inline std::int32_t zero_of(const QuantizedMatrix &w, std::size_t row, std::size_t block) {
     if (!w.zeros) return 1 << (w.bits - 1);
     const std::uint8_t *zeros = w.zeros + row * ((w.blocks * w.bits + 7) / 8);
@@ -165,7 +169,7 @@ inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::s
     float whole = 0;
     for (std::size_t block = 0; block < w.blocks; block++) {
         const auto difference = static_cast<float>((middle - zero_of(w, row, block)) * x.sums[block]);
-        whole += difference * (w.scales[row * w.blocks + block] * x.scales[block]);
+        whole += difference * (scale_of(w, row, block) * x.scales[block]);
     }
     return whole;
 }
@@ -213,7 +217,7 @@ void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::
                     const std::int8_t *all = x[v].even + block * step;
                     for (std::size_t i = 0; i < step; i++) dot += numbers[i] * all[i];
                 }
-                whole += static_cast<float>(dot) * (w.scales[row * w.blocks + block] * x[v].scales[block]);
+                whole += static_cast<float>(dot) * (scale_of(w, row, block) * x[v].scales[block]);
             }
             y[v * stride + row] = whole + of_zeros(w, x[v], row);
         }

@@ -56,7 +56,7 @@ struct QuantizedProduct : Operation {
     QuantizedMatrix matrix_of(const Run &run) const {
         QuantizedMatrix matrix = w;
         matrix.numbers = run.at<std::uint8_t>(reads[1]);
-        matrix.scales = run.at<float>(reads[2]);
+        matrix.scales = run.at<char>(reads[2]);
         matrix.zeros = has_zeros ? run.at<std::uint8_t>(reads[3]) : nullptr;
         return matrix;
     }
@@ -66,8 +66,8 @@ struct QuantizedProduct : Operation {
         const std::size_t first = begin_of(w.rows, part, parts, division.whole), rows = begin_of(w.rows, part + 1, parts, division.whole) - first;
         const std::size_t of_row = w.blocks * w.block * w.bits / 8, bytes = std::min(rows * of_row, most);
         for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(matrix.numbers + first * of_row + at);
-        const std::size_t scales = bytes / of_row * w.blocks;
-        for (std::size_t at = 0; at < scales; at += 16) __builtin_prefetch(matrix.scales + first * w.blocks + at);
+        const std::size_t scales_of_row = w.blocks * w.scale_bytes(), scales = bytes / of_row * scales_of_row;
+        for (std::size_t at = 0; at < scales; at += 64) __builtin_prefetch(static_cast<const char *>(matrix.scales) + first * scales_of_row + at);
     }
     void add_more(Run &run, std::size_t first, std::size_t last) const {
         if (!has_more) return;
@@ -117,7 +117,7 @@ struct ExactProduct : QuantizedProduct {
     static void unpack(const QuantizedMatrix &m, std::size_t row, std::size_t block, float *to) {
         const std::size_t at = row * m.blocks + block, of_row = (m.blocks * m.bits + 7) / 8;
         const std::uint8_t *numbers = m.numbers + at * (m.block * m.bits / 8);
-        const float scale = m.scales[at];
+        const float scale = m.has_halves ? number_of(m.scales_of<Half>(row)[block]) : m.scales_of<float>(row)[block];
         if (m.bits == 8) {
             const int zero = m.zeros ? m.zeros[row * of_row + block] : 128;
             for (std::size_t i = 0; i < m.block; i++) to[i] = static_cast<float>(numbers[i] - zero) * scale;
@@ -144,7 +144,9 @@ void build_quantized_product(Plan &plan, const Node &node) {
         refuse(node, "4 or 8 bits in blocks of 16 or more", "others");
     if (w.rows == 0 || w.columns == 0 || w.columns > (1u << 24) || w.rows > (1u << 28)) refuse(node, "a matrix", "other sizes");
     w.blocks = (w.columns + w.block - 1) / w.block;
-    require_float32(plan, node, {x, scales});
+    w.has_halves = plan.value(scales).type == Type::float16;
+    require_float32(plan, node, {x});
+    if (!w.has_halves) require_float32(plan, node, {scales});
     Dims dims = plan.value(x).dims;
     if (plan.value(numbers).type != Type::uint8 || count_of(plan.value(numbers).dims) != w.rows * w.blocks * w.block * w.bits / 8 ||
         count_of(plan.value(scales).dims) != w.rows * w.blocks || dims.empty() || dims.back() != static_cast<std::int64_t>(w.columns))

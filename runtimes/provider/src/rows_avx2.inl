@@ -29,15 +29,24 @@ inline __m256i dots_of_8_bits(__m256i dots, __m256i numbers, __m256i x) {
 #endif
 }
 
+// The first `count` numbers of four, 1, 2 or 4; the others are any.
+template <int count> inline __m128 loaded(const float *from) {
+    if (count == 1) return _mm_load_ss(from);
+    return count == 4 ? _mm_loadu_ps(from) : _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from)));
+}
+
+template <int count> inline __m128 loaded(const Half *from) {
+    long long halves = 0;
+    __builtin_memcpy(&halves, from, count * sizeof *from);
+    return _mm_cvtph_ps(_mm_cvtsi64_si128(halves));
+}
+
 // The scales of a register's blocks, each in the lanes of its block. `scales`: number of blocks in a register, 1, 2 or 4.
-template <int scales> inline __m256 by_lane(const float *from) {
-    if (scales == 1) return _mm256_broadcast_ss(from);
-    if (scales == 4) {
-        const __m128 all = _mm_loadu_ps(from);
-        return _mm256_set_m128(_mm_unpackhi_ps(all, all), _mm_unpacklo_ps(all, all));
-    }
-    const __m128 two = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from)));
-    return _mm256_set_m128(_mm_shuffle_ps(two, two, 0x55), _mm_shuffle_ps(two, two, 0x00));
+template <int scales, class Scale> inline __m256 by_lane(const Scale *from) {
+    const __m128 all = loaded<scales>(from);
+    if (scales == 1) return _mm256_broadcastss_ps(all);
+    if (scales == 4) return _mm256_set_m128(_mm_unpackhi_ps(all, all), _mm_unpacklo_ps(all, all));
+    return _mm256_set_m128(_mm_shuffle_ps(all, all, 0x55), _mm_shuffle_ps(all, all, 0x00));
 }
 
 inline float total_of(__m256 sum) {
@@ -49,7 +58,7 @@ inline float total_of(__m256 sum) {
 constexpr std::size_t most_registers = 256;  // of a row at a time; a multiple of a block's
 
 // Products of rows with n vectors in registers [begin, end) of a row: weights are unpacked once for all of them.
-template <int bits, int scales, int n> struct RowsTimesVectors {
+template <class Scale, int bits, int scales, int n> struct RowsTimesVectors {
     const QuantizedMatrix &w;
     const QuantizedVector *x;
     const std::size_t begin, end, bytes = w.blocks * w.block * bits / 8, whole = end < bytes / 32 ? end : bytes / 32;
@@ -67,10 +76,10 @@ template <int bits, int scales, int n> struct RowsTimesVectors {
     }
 
     // Of a row's last register, which has fewer blocks than others.
-    __m256 last_lanes(const float *row_scales) const {
-        float last[4] = {};
+    template <class Any> __m256 last_lanes(const Any *row_scales) const {
+        Any last[4] = {};
         const std::size_t block = whole * scales;
-        std::memcpy(last, row_scales + block, (w.blocks - block) * sizeof(float));
+        std::memcpy(last, row_scales + block, (w.blocks - block) * sizeof *last);
         return by_lane<scales>(last);
     }
 
@@ -88,11 +97,11 @@ template <int bits, int scales, int n> struct RowsTimesVectors {
 
     void run(std::size_t row, float *y, std::size_t stride) const {
         const std::uint8_t *const numbers = w.numbers + row * bytes;
-        const float *const row_scales = w.scales + row * w.blocks;
+        const Scale *const row_scales = w.scales_of<Scale>(row);
         __m256 sums[n];
         for (int v = 0; v < n; v++) sums[v] = _mm256_setzero_ps();
         std::size_t at = begin;
-        for (const float *scale = row_scales + first_block; at < whole; scale += scales) {
+        for (const Scale *scale = row_scales + first_block; at < whole; scale += scales) {
             __builtin_prefetch(scale + blocks_ahead);
             const __m256 lanes = by_lane<scales>(scale);
             for (const std::size_t next = at + of_block; at < next; at++) {
@@ -109,27 +118,33 @@ template <int bits, int scales, int n> struct RowsTimesVectors {
     }
 };
 
-template <int bits, int scales, int n>
+template <class Scale, int bits, int scales, int n>
 void by_quantized_rows(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                        std::size_t stride) {
     const std::size_t registers = (w.blocks * w.block * bits / 8 + 31) / 32;
     for (; vectors >= n; vectors -= n, x += n, y += n * stride)
         for (std::size_t begin = 0; begin < registers; begin += most_registers) {
-            const RowsTimesVectors<bits, scales, n> products(w, x, begin, registers - begin < most_registers ? registers : begin + most_registers);
+            const RowsTimesVectors<Scale, bits, scales, n> products(w, x, begin, registers - begin < most_registers ? registers : begin + most_registers);
             for (std::size_t row = first; row < last; row++) products.run(row, y, stride);
         }
     if constexpr (n > 1)
-        if (vectors) by_quantized_rows<bits, scales, n - 1>(w, x, vectors, first, last, y, stride);
+        if (vectors) by_quantized_rows<Scale, bits, scales, n - 1>(w, x, vectors, first, last, y, stride);
+}
+
+template <class Scale>
+void product_of(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                std::size_t stride) {
+    constexpr int most = 4;  // vectors, whose sums stay in registers
+    const auto product = w.bits == 8     ? (w.block == 16 ? by_quantized_rows<Scale, 8, 2, most> : by_quantized_rows<Scale, 8, 1, most>)
+                         : w.block == 16 ? by_quantized_rows<Scale, 4, 4, most>
+                         : w.block == 32 ? by_quantized_rows<Scale, 4, 2, most>
+                                         : by_quantized_rows<Scale, 4, 1, most>;
+    product(w, x, vectors, first, last, y, stride);
 }
 
 void quantized_product(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                        std::size_t stride) {
-    constexpr int most = 4;  // vectors, whose sums stay in registers
-    const auto product = w.bits == 8     ? (w.block == 16 ? by_quantized_rows<8, 2, most> : by_quantized_rows<8, 1, most>)
-                         : w.block == 16 ? by_quantized_rows<4, 4, most>
-                         : w.block == 32 ? by_quantized_rows<4, 2, most>
-                                         : by_quantized_rows<4, 1, most>;
-    product(w, x, vectors, first, last, y, stride);
+    (w.has_halves ? product_of<Half> : product_of<float>)(w, x, vectors, first, last, y, stride);
 }
 
 }  // namespace

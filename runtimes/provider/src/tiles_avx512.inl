@@ -19,11 +19,12 @@ struct Tile {
     std::size_t lines;
 };
 
-// Transposes 16 bytes of each of 16 rows to four registers: to[i] has 32-bit number i of each row. `wanted` masks the numbers.
+// Transposes 16 bytes of each of 16 rows to four registers: to[i] has 32-bit number i of each row. `wanted` masks
+// the 16-bit numbers.
 inline void transpose(const void *begin, const std::size_t *rows, __mmask8 wanted, __m512i *to) {
     __m512i fours[4];  // 128-bit lane L of register j: row 4 L + j
     for (int j = 0; j < 4; j++) {
-        const auto row = [&](int lane) { return _mm_maskz_loadu_epi32(wanted, static_cast<const char *>(begin) + rows[4 * lane + j]); };
+        const auto row = [&](int lane) { return _mm_maskz_loadu_epi16(wanted, static_cast<const char *>(begin) + rows[4 * lane + j]); };
         const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(row(0)), row(1), 1);
         const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(row(2)), row(3), 1);
         fours[j] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
@@ -33,6 +34,9 @@ inline void transpose(const void *begin, const std::size_t *rows, __mmask8 wante
     to[0] = _mm512_unpacklo_epi64(a, b), to[1] = _mm512_unpackhi_epi64(a, b);
     to[2] = _mm512_unpacklo_epi64(c, d), to[3] = _mm512_unpackhi_epi64(c, d);
 }
+
+// The mask of the first `count` of four 32-bit numbers.
+inline __mmask8 first_of_four(std::size_t count) { return static_cast<__mmask8>((1u << 2 * count) - 1); }
 
 // Byte offsets of 16 rows of `bytes` bytes, clamped to the last row. Returns the mask of those before `last`.
 inline __mmask16 rows_of(std::size_t begin, std::size_t last, std::size_t bytes, std::size_t *rows) {
@@ -44,25 +48,33 @@ template <int bits> void unpack(const QuantizedMatrix &w, Tile &tile, int panel,
     const std::size_t of_block = w.block * bits / 8, begin = tile.first_row + panel * lanes;
     std::size_t rows[lanes], of_numbers[lanes], of_scales[lanes];
     tile.rows[panel] = rows_of(begin, last, 1, rows);
-    for (int i = 0; i < lanes; i++) of_numbers[i] = rows[i] * w.blocks * of_block, of_scales[i] = rows[i] * w.blocks * sizeof(float);
+    for (int i = 0; i < lanes; i++) of_numbers[i] = rows[i] * w.blocks * of_block, of_scales[i] = rows[i] * w.blocks * w.scale_bytes();
     const std::uint8_t *from = w.numbers + tile.first_block * of_block;
     const __m512i low = _mm512_set1_epi8(15);
     __m512i *to = tile.numbers[panel];
     for (std::size_t at = 0, end = tile.blocks * of_block; at < end; at += 16) {
         __m512i packed[4];
-        transpose(from + at, of_numbers, end - at < 16 ? 3 : 15, packed);  // 8 bytes are left of an odd block of 16 numbers
+        transpose(from + at, of_numbers, first_of_four(end - at < 16 ? 2 : 4), packed);  // 8 bytes are left of an odd block of 16 numbers
         for (const __m512i numbers : packed) {
             *to++ = bits == 4 ? _mm512_and_si512(numbers, low) : numbers;
             if (bits == 4) *to++ = _mm512_and_si512(_mm512_srli_epi16(numbers, 4), low);
         }
     }
-    for (std::size_t block = 0; block < tile.blocks; block += 4) {
-        const std::size_t count = tile.blocks - block < 4 ? tile.blocks - block : 4;
-        const char *next = reinterpret_cast<const char *>(w.scales + tile.first_block + block + tile_rows * w.blocks);
-        for (int i = 0; i < lanes && block % 16 == 0; i++) _mm_prefetch(next + of_scales[i], _MM_HINT_T1);
-        __m512i scales[4];
-        transpose(w.scales + tile.first_block + block, of_scales, static_cast<__mmask8>((1u << count) - 1), scales);
-        for (std::size_t i = 0; i < count; i++) tile.scales[panel][block + i] = _mm512_castsi512_ps(scales[i]);
+    const std::size_t at_a_time = 16 / w.scale_bytes();
+    for (std::size_t block = 0; block < tile.blocks; block += at_a_time) {
+        const std::size_t count = tile.blocks - block < at_a_time ? tile.blocks - block : at_a_time;
+        const char *const scales = static_cast<const char *>(w.scales) + (tile.first_block + block) * w.scale_bytes();
+        const char *const next = scales + tile_rows * w.blocks * w.scale_bytes();
+        for (int i = 0; i < lanes && block % (4 * at_a_time) == 0; i++) _mm_prefetch(next + of_scales[i], _MM_HINT_T1);
+        __m512i found[4];
+        transpose(scales, of_scales, w.has_halves ? static_cast<__mmask8>((1u << count) - 1) : first_of_four(count), found);
+        for (std::size_t i = 0; i < count; i++) {
+            __m512 &to = tile.scales[panel][block + i];
+            if (w.has_halves)
+                to = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(i % 2 ? _mm512_srli_epi32(found[i / 2], 16) : found[i / 2]));
+            else
+                to = _mm512_castsi512_ps(found[i]);
+        }
     }
     for (std::size_t block = 0; block < tile.blocks && w.zeros; block++) {
         alignas(64) std::int32_t zeros[lanes];
@@ -234,7 +246,7 @@ void row_products(const float *b, std::size_t inner, const float *x, std::size_t
                 for (std::size_t column = 0; column < tile.columns; column += 4) {
                     const std::size_t count = tile.columns - column < 4 ? tile.columns - column : 4;
                     __m512i four[4];
-                    transpose(b + tile.first + column, rows, static_cast<__mmask8>((1u << count) - 1), four);
+                    transpose(b + tile.first + column, rows, first_of_four(count), four);
                     for (std::size_t i = 0; i < count; i++) tile.numbers[p][column + i] = _mm512_castsi512_ps(four[i]);
                 }
             }

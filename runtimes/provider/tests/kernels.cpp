@@ -31,6 +31,13 @@ std::vector<std::uint8_t> bytes(std::size_t n) {
     return x;
 }
 
+// Finite numbers in float16, some of them subnormal, and what they are.
+std::vector<Half> halves_of(std::size_t n) {
+    std::vector<Half> x(n);
+    for (Half &each : x) each.bits = static_cast<std::uint16_t>(random_bits() % 0x4400u | (random_bits() & 0x8000u));
+    return x;
+}
+
 struct Sum {
     double value = 0, size = 0;
 
@@ -71,13 +78,15 @@ void products(std::size_t rows, std::size_t inner, std::size_t columns) {
 
 // With `is_extreme`, the largest numbers and vectors of one number: products of 8 bits that sums of 16 bits would not hold.
 void quantized(int bits, std::size_t block, std::size_t columns, std::size_t rows, std::size_t vectors, bool is_extreme = false) {
-    QuantizedMatrix w{nullptr, nullptr, nullptr, rows, columns, block, (columns + block - 1) / block, bits};
+    QuantizedMatrix w{nullptr, nullptr, false, nullptr, rows, columns, block, (columns + block - 1) / block, bits};
     const std::size_t of_row = w.blocks * block * bits / 8, zeros_of_row = (w.blocks * bits + 7) / 8;
     const std::vector<std::uint8_t> zeros = bytes(rows * zeros_of_row);
     const std::vector<std::uint8_t> numbers = is_extreme ? std::vector<std::uint8_t>(rows * of_row, 255) : bytes(rows * of_row);
-    const std::vector<float> scales = normals(rows * w.blocks);
+    const std::vector<Half> halves = halves_of(rows * w.blocks);
+    std::vector<float> scales(halves.size());
+    std::transform(halves.begin(), halves.end(), scales.begin(), [](Half each) { return number_of(each); });
     const std::vector<float> x = is_extreme ? std::vector<float>(vectors * columns, -3) : normals(vectors * columns);
-    w.numbers = numbers.data(), w.scales = scales.data();
+    w.numbers = numbers.data();
     const auto number = [&](const auto &of, std::size_t row, std::size_t i) {  // number i of the row at offset `row`
         return bits == 8 ? of[row + i] : of[row + i / 2] >> (i % 2 * 4) & 15;
     };
@@ -91,8 +100,10 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
         kernels().quantize(x.data() + v * columns, w, given[v]);
     }
     std::vector<float> y(vectors * rows);
-    for (const std::uint8_t *any : {static_cast<const std::uint8_t *>(nullptr), zeros.data()}) {
-        w.zeros = any;
+    for (int form = 0; form < 4; form++) {
+        const std::uint8_t *const any = form % 2 ? zeros.data() : nullptr;
+        w.zeros = any, w.has_halves = form / 2;
+        w.scales = w.has_halves ? static_cast<const void *>(halves.data()) : scales.data();
         divided(rows, vectors > 1 ? tile_rows : 4, [&](std::size_t first, std::size_t last) {
             kernels().quantized_product(w, given.data(), vectors, first, last, y.data(), rows);
         });
@@ -169,7 +180,18 @@ void loops(std::size_t n) {
 
 }  // namespace
 
+void halves() {
+    for (const auto &[bits, value] : {std::pair<int, double>{0x0001, 0x1p-24}, {0x83ff, -0x3ffp-24}, {0x0400, 0x1p-14}, {0x3c01, 1 + 0x1p-10},
+                                      {0xfbff, -65504.0}, {0x8000, 0.0}}) {
+        Sum sum;
+        sum.add(value * 0x1p24);
+        sum.expect(number_of(Half{static_cast<std::uint16_t>(bits)}) * 0x1p24f, "float16", static_cast<std::size_t>(bits), 0, 0);
+    }
+    if (!std::isinf(number_of(Half{0x7c00})) || !std::isnan(number_of(Half{0x7e00}))) wrong++, std::printf("float16 without a finite value\n");
+}
+
 int main() {
+    halves();
     for (std::size_t n = 1; n < 140; n++) loops(n);
     for (const std::size_t rows : {1, 2, 3, 5, 8, 9, 17, 33, 67})
         for (const std::size_t inner : {1, 2, 5, 17, 257})

@@ -29,6 +29,9 @@ def options(threads: int | str = 2) -> ort.SessionOptions:
     found = ort.SessionOptions()
     found.log_severity_level = 4
     found.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    found.add_session_config_entry(
+        "optimization.disable_specified_optimizers", "ConstantFolding"
+    )  # as t2r-runtime does
     found.add_provider_for_devices(devices(), {"threads": str(threads)})
     return found
 

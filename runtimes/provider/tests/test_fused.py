@@ -175,6 +175,34 @@ def test_what_is_added_to_a_product(seed: int, a: int, rows: int) -> None:
     assert run(nodes, {"x": normal(random, a, 64), "more": normal(random, rows)}, fixed, bound=1e-5) == 3
 
 
+@examples
+@given(
+    seed=st.integers(0, 99),
+    a=sizes,
+    rows=st.integers(2, 40),
+    bits=st.sampled_from([4, 8]),
+    block=st.sampled_from([16, 32, 64, 128]),
+)
+def test_scales_in_float16(seed: int, a: int, rows: int, bits: int, block: int) -> None:
+    """They are read as they are, without a conversion, also by two products; other readers have one."""
+    random = np.random.default_rng(seed)
+    scales = (normal(random, rows, 3) * 10.0 ** random.integers(-6, 1, (rows, 3))).astype(np.float16)
+    numbers, others = random.integers(0, 256, (2, rows, 3, block * bits // 8)).astype(np.uint8)
+    zeros = random.integers(0, 256, (rows, -(-3 * bits // 8))).astype(np.uint8)
+    sizes = {"K": 3 * block, "N": rows, "bits": bits, "block_size": block}
+    cast, given = node("Cast", "scales", "real", to=1), {"x": normal(random, a, 3 * block)}
+    for level, zero_points, expected in ((4, "", 4), (4, " zeros", 4), (1, "", 2)):
+        first = node("MatMulNBits", "x numbers real" + zero_points, "first", **sizes, accuracy_level=level)
+        second = node("MatMulNBits", "x others real", "second", **sizes, accuracy_level=level)
+        fixed = {"scales": scales, "numbers": numbers, "others": others, **({"zeros": zeros} if zero_points else {})}
+        assert run([cast, first, second, node("Sub", "first second", "y")], given, fixed, bound=2e-5) == expected + 1
+    del fixed["others"]
+    extra = node("Abs", "real", "extra")
+    assert (
+        run([cast, first, extra, node("Neg", "first", "y")], given, fixed, bound=2e-5) == 3
+    )  # the conversion is made once, when it opens
+
+
 @pytest.mark.parametrize("x", [np.nan, np.inf, -np.inf, -104.0, -88.0, 88.0])
 def test_numbers_that_are_none(x: float) -> None:
     """Special values among ordinary ones, in vectorized loops."""

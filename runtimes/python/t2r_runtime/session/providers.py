@@ -67,7 +67,10 @@ PROVIDERS: dict[str, Provider] = {
         "T2rExecutionProvider",
         "run `make provider` in a clone of t2r-export, or install the wheel onnxruntime_ep_t2r of a release",
         plugin="onnxruntime_ep_t2r",
-        config={"session.disable_quant_qdq": "1"},  # otherwise the optimizer adds QuantizeLinear to w4 and w8
+        config={
+            "session.disable_quant_qdq": "1",  # otherwise the optimizer adds QuantizeLinear to w4 and w8
+            "optimization.disable_specified_optimizers": "ConstantFolding",  # which doubles the bytes of scales
+        },
         threads_option="threads",
         rows_option="ep.t2rexecutionprovider.rows",
         companions="cpu",
