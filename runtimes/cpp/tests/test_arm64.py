@@ -26,7 +26,7 @@ ARM64 = Path(os.environ.get("T2R_ARM64", "/nowhere"))
 SYSROOT = ARM64 / "cross"
 COMPILER = SYSROOT / "usr" / "bin" / "aarch64-linux-gnu-g++-12"
 CASES = {case["case"]: case["kind"] for case in json.loads((GOLDEN / "index.json").read_text())["cases"]}
-PLAIN, NEWER = "cortex-a72", "cortex-a76"  # the second has dot products of int8 and arithmetic of float16
+PLAIN, NEWER = "cortex-a72", "cortex-a76"  # the second has dot products of int8 and arithmetic of float16, not i8mm
 DIFFERENT = ("int8", "w8", "w4", "sampling-states")  # cases for which ONNX Runtime has other kernels there
 LIBRARY = f"libonnxruntime.so.{onnxruntime.__version__}"
 # the conformance program with other arguments of Decoder and Translator
@@ -126,14 +126,15 @@ def test_golden_files_on_our_provider(plugin: Path, tmp_path: Path) -> None:
 def kernels(provider: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program of the provider's own objects."""
     program = tmp_path_factory.mktemp("kernels") / "kernels"
-    made = [provider / OBJECTS / f"kernels{part}.cpp.o" for part in ("", "_base", "_neon", "_dotprod")]
+    made = [provider / OBJECTS / f"kernels{part}.cpp.o" for part in ("", "_base", "_neon", "_dotprod", "_i8mm")]
     command = [COMPILER, f"--sysroot={SYSROOT}", "-std=c++17", "-O1", f"-I{PROVIDER / 'src'}"]
     subprocess.run([*command, PROVIDER / "tests" / "kernels.cpp", *made, "-o", program], check=True, timeout=300)
     return program
 
 
 @pytest.mark.parametrize(
-    "table, processor", [("base", PLAIN), ("neon", PLAIN), ("dotprod", NEWER), ("", PLAIN), ("", NEWER)]
+    "table, processor",
+    [("base", PLAIN), ("neon", PLAIN), ("dotprod", "max"), ("", PLAIN), ("", NEWER), ("", "max")],
 )
 def test_kernels_of_our_provider(kernels: Path, table: str, processor: str) -> None:
     """Against sums in double precision. Without a table's name, the processor's best."""
@@ -147,7 +148,7 @@ def test_operators_of_our_provider(plugin: Path) -> None:
     Runtime rounds no activation on Cortex-A72, and each row by one scale on A76.
     """
     tests = [PROVIDER / "tests" / f"test_{name}.py" for name in ("operators", "fused")]
-    few = "not MatMulNBits and not test_what_is_added_to_a_product and not test_lesser_processors"
+    few = "not MatMulNBits and not added_to_a_product and not scales_in_float16 and not test_lesser_processors"
     quiet = ("-q", "-p", "no:cacheprovider", "-p", "selection", "--timeout", "0")
     python("-m", "pytest", *quiet, "-k", few, *tests, plugin=plugin)
 

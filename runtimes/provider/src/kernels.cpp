@@ -9,6 +9,8 @@
 #include <sys/auxv.h>
 #elif defined(T2R_ARM64) && defined(_WIN32)
 #include <windows.h>
+#elif defined(T2R_ARM64) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace t2r::provider {
@@ -45,6 +47,20 @@ bool has_dotprod() {
 #endif
 }
 
+bool has_i8mm() {
+#if defined(__linux__)
+    return has_dotprod() && getauxval(AT_HWCAP2) >> 13 & 1;  // HWCAP2_I8MM
+#elif defined(_WIN32)
+    return has_dotprod() && IsProcessorFeaturePresent(66);  // PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE
+#elif defined(__APPLE__)
+    int has = 0;
+    std::size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, nullptr, 0) == 0 && has;
+#else
+    return false;
+#endif
+}
+
 #endif
 
 // Of the sets, the asked one, or the best that follows it.
@@ -57,7 +73,9 @@ const Kernels &best() {
     if ((may |= asked == "avxvnni") && has_avxvnni()) return avxvnni_kernels;
     if (asked != "base" && has_avx2()) return avx2_kernels;
 #elif defined(T2R_ARM64)
-    if ((asked.empty() || asked == "dotprod") && has_dotprod()) return dotprod_kernels;
+    bool may = asked.empty() || asked == "i8mm";
+    if (may && has_i8mm()) return i8mm_kernels;
+    if ((may |= asked == "dotprod") && has_dotprod()) return dotprod_kernels;
     if (asked != "base") return neon_kernels;
 #endif
     return base_kernels;

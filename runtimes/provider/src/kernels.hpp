@@ -17,6 +17,11 @@ struct Half {
 // Of either type, as float32. Static: each kind of processor has a copy.
 static inline float number_of(float x) { return x; }
 static inline float number_of(Half x) {
+#ifdef __aarch64__
+    __fp16 number;  // one instruction
+    __builtin_memcpy(&number, &x, sizeof number);
+    return number;
+#else
     constexpr std::uint32_t infinity = 0x7f800000u;
     std::uint32_t bits = (x.bits & 0x7fffu) << 13;
     const bool is_finite = bits < 0x0f800000u;
@@ -25,6 +30,7 @@ static inline float number_of(Half x) {
     __builtin_memcpy(&number, &bits, sizeof number);
     if (is_finite) number *= 0x1p112f;  // the difference of the exponents' biases
     return x.bits & 0x8000u ? -number : number;
+#endif
 }
 
 // Quantized matrix (rows, columns) in the layout of MatMulNBits: each block of `block` numbers of a row shares a scale
@@ -102,7 +108,7 @@ struct Kernels {
 // Length of a vector that is multiplied with w, rounded up to whole registers.
 static inline std::size_t padded(const QuantizedMatrix &w) { return (w.blocks * w.block + 127) / 128 * 128; }
 
-// The best table for this processor; T2R_KERNELS (base; avx2, avxvnni, avx512; neon, dotprod) selects a lesser one.
+// The best table for this processor; T2R_KERNELS (base; avx2, avxvnni, avx512; neon, dotprod, i8mm) selects a lesser one.
 const Kernels &kernels();
 
 extern const Kernels base_kernels;
@@ -111,7 +117,7 @@ extern const Kernels base_kernels;
 extern const Kernels avx2_kernels, avxvnni_kernels, avx512_kernels;
 #elif defined(__aarch64__)
 #define T2R_ARM64 1
-extern const Kernels neon_kernels, dotprod_kernels;
+extern const Kernels neon_kernels, dotprod_kernels, i8mm_kernels;
 #endif
 
 }  // namespace t2r::provider

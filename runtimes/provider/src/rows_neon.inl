@@ -1,5 +1,5 @@
 // Products of rows of weights in 4 and 8 bits and vectors in 8 bits with Arm's registers of 16 bytes: by sdot where processors have it,
-// else by smull. Included by kernels_neon.cpp and kernels_dotprod.cpp.
+// else by smull; of two and more vectors by smmla. Included by kernels_neon.cpp, kernels_dotprod.cpp and kernels_i8mm.cpp.
 #include <arm_neon.h>
 
 namespace t2r::provider {
@@ -71,6 +71,86 @@ template <class Scale> float row_of_halves(const std::uint8_t *numbers, const Sc
     return vaddvq_f32(sum);
 }
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+
+// Products of 2 · rows rows with 2 · pairs vectors, whose numbers are unpacked once: one smmla sums eight products of each of two rows and two
+// vectors.
+template <class Scale, int bits, int rows, int pairs> struct Pairs {
+    const QuantizedMatrix &w;
+    const QuantizedVector *x;
+    const std::size_t bytes = w.blocks * w.block * bits / 8, registers = w.block * bits / 128;
+
+    // Eight bytes of each of two registers: the first ones and the last.
+    struct Halves {
+        int8x16_t first, last;
+
+        Halves(uint8x16_t a, uint8x16_t b)
+            : first(vreinterpretq_s8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)))),
+              last(vreinterpretq_s8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)))) {}
+    };
+
+    // Adds the products of 16 numbers of each row, which `unpack` takes from their bytes, and of each vector.
+    template <class Unpack>
+    void add(int32x4_t (&dots)[rows][pairs], const uint8x16_t (&from)[2 * rows], std::int8_t *QuantizedVector::*numbers, std::size_t at, Unpack unpack) const {
+        for (int pair = 0; pair < pairs; pair++) {
+            const auto of = [&](int v) { return vreinterpretq_u8_s8(vld1q_s8(x[v].*numbers + at)); };
+            const Halves vectors(of(2 * pair), of(2 * pair + 1));
+            for (int row = 0; row < rows; row++) {
+                const Halves two(unpack(from[2 * row]), unpack(from[2 * row + 1]));
+                dots[row][pair] = vmmlaq_s32(vmmlaq_s32(dots[row][pair], two.first, vectors.first), two.last, vectors.last);
+            }
+        }
+    }
+
+    void run(std::size_t begin, float *y, std::size_t stride) const {
+        const std::uint8_t *const numbers = w.numbers + begin * bytes;
+        const Scale *const scales = w.scales_of<Scale>(begin);
+        float32x4_t sums[rows][pairs] = {};  // of the first row and both vectors, then of the second
+        for (std::size_t block = 0; block < w.blocks; block++) {
+            int32x4_t dots[rows][pairs];
+            for (int pair = 0; pair < pairs; pair++) {
+                const std::int32_t less[2]{-8 * x[2 * pair].sums[block], -8 * x[2 * pair + 1].sums[block]};
+                for (int row = 0; row < rows; row++) dots[row][pair] = bits == 4 ? vcombine_s32(vld1_s32(less), vld1_s32(less)) : vdupq_n_s32(0);
+            }
+            for (std::size_t at = block * registers * 16; at < (block + 1) * registers * 16; at += 16) {
+                uint8x16_t from[2 * rows];
+                for (int row = 0; row < 2 * rows; row++) from[row] = vld1q_u8(numbers + row * bytes + at);
+                if (bits == 8) add(dots, from, &QuantizedVector::even, at, [](uint8x16_t all) { return veorq_u8(all, vdupq_n_u8(128)); });
+                if (bits == 4) add(dots, from, &QuantizedVector::even, at, [](uint8x16_t all) { return vandq_u8(all, vdupq_n_u8(15)); });
+                if (bits == 4) add(dots, from, &QuantizedVector::odd, at, [](uint8x16_t all) { return vshrq_n_u8(all, 4); });
+            }
+            for (int pair = 0; pair < pairs; pair++) {
+                const float both[2]{x[2 * pair].scales[block], x[2 * pair + 1].scales[block]};
+                const float32x4_t of_vectors = vcombine_f32(vld1_f32(both), vld1_f32(both));
+                for (int row = 0; row < rows; row++) {
+                    const auto of = [&](int each) { return vdup_n_f32(number_of(scales[each * w.blocks + block])); };
+                    const float32x4_t scale = vmulq_f32(vcombine_f32(of(2 * row), of(2 * row + 1)), of_vectors);
+                    sums[row][pair] = vfmaq_f32(sums[row][pair], vcvtq_f32_s32(dots[row][pair]), scale);
+                }
+            }
+        }
+        for (std::size_t row = 0; row < 2 * rows; row++)
+            for (std::size_t v = 0; v < 2 * pairs; v++)
+                y[v * stride + begin + row] = sums[row / 2][v / 2][row % 2 * 2 + v % 2] + of_zeros(w, x[v], begin + row);
+    }
+};
+
+// Products with as many pairs of the vectors as there are, of rows by fours and twos; returns the number of those vectors.
+template <class Scale, int bits, int pairs>
+std::size_t by_pairs(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
+                     std::size_t stride) {
+    std::size_t v = 0;
+    for (; v + 2 * pairs <= vectors; v += 2 * pairs) {
+        std::size_t row = first;
+        for (; row + 4 <= last; row += 4) Pairs<Scale, bits, 2, pairs>{w, x + v}.run(row, y + v * stride, stride);
+        for (; row + 2 <= last; row += 2) Pairs<Scale, bits, 1, pairs>{w, x + v}.run(row, y + v * stride, stride);
+    }
+    if constexpr (pairs > 1) v += by_pairs<Scale, bits, pairs - 1>(w, x + v, vectors - v, first, last, y + v * stride, stride);
+    return v;
+}
+
+#endif
+
 template <class Scale>
 void product_of(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                 std::size_t stride) {
@@ -81,8 +161,15 @@ void product_of(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t 
                          : w.block == 32 ? row_times_vector<Scale, 4, 1>
                                          : row_times_vector<Scale, 4, 0>;
     const std::size_t bytes = w.blocks * w.block * w.bits / 8;
+    std::size_t paired = 0;  // vectors of which all rows but an odd last one are done
+#ifdef __ARM_FEATURE_MATMUL_INT8
+    const std::size_t even = last - (last - first) % 2;
+    if (w.bits == 8 || w.block > 16) paired = (w.bits == 8 ? by_pairs<Scale, 8, 3> : by_pairs<Scale, 4, 3>)(w, x, vectors, first, even, y, stride);
+#else
+    const std::size_t even = first;
+#endif
     for (std::size_t row = first; row < last; row++)
-        for (std::size_t v = 0; v < vectors; v++)
+        for (std::size_t v = row < even ? paired : 0; v < vectors; v++)
             y[v * stride + row] = product(w.numbers + row * bytes, w.scales_of<Scale>(row), w, x[v]) + of_zeros(w, x[v], row);
 }
 
