@@ -1,6 +1,7 @@
 // A step graph, opened and checked: its session, its metadata, and the companions beside it.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,6 +59,7 @@ public:
     const Options options;
     Signature signature;
     bool appends = false;  // whether steps can append to caches in place: our own provider runs all of the step graph
+    std::atomic<bool> turns{true};  // whether windows can then be in place: false once the provider has refused it
 
 private:
     struct Companion {

@@ -15,8 +15,11 @@ bool is_plugin(const std::string &provider);
 // Whether a provider is the library of our own one, which is open.
 bool is_own_plugin(const std::string &provider);
 
-// Option of a run of our own provider: the tokens in caches in place, which are bound as inputs and outputs.
-inline constexpr const char *rows_option = "ep.t2rexecutionprovider.rows";
+// Options of a run of our own provider, for states in place, which are bound as inputs and outputs: the tokens in caches, and those that
+// windows have read since their rows were in order.
+inline constexpr const char *rows_option = "ep.t2rexecutionprovider.rows", *windows_option = "ep.t2rexecutionprovider.windows";
+// In its error where a state is no window that it can keep in place.
+inline constexpr const char *no_window = "that is no window in place";
 
 // Run a session's graph on the first device of the library; `threads` is for our own provider, 0 for one a core. Throws Error of the kind provider if ONNX Runtime is older, or
 // refuses the library; Ort::Exception if an option is invalid.

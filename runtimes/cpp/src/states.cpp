@@ -43,6 +43,13 @@ void fill(const StateSpec &spec, std::byte *to, std::size_t count) {
     }
 }
 
+// Whether a state is the last rows of keys or values, by its name (docs/mixers.md) and shape (B, G, W, d).
+bool is_window(const StateSpec &spec) {
+    const std::string name = spec.name.substr(0, spec.name.find('.'));
+    const bool is_named = name == "k" || name == "v" || name == "k_scale" || name == "v_scale";
+    return is_named && !spec.grows() && !spec.constant && spec.shape.size() == 4 && spec.shape[2] > 1;
+}
+
 }  // namespace
 
 void Buffer::Free::operator()(std::byte *memory) const { ::operator delete(memory, std::align_val_t(line)); }
@@ -69,9 +76,11 @@ States::States(std::shared_ptr<Graph> opened, Cancellation &cancellation, std::i
         const Shape &shape = slots[i].spec->shape;
         slots[i].growing = static_cast<std::size_t>(std::find(shape.begin(), shape.end(), dim_growing) - shape.begin());
         grows = grows || slots[i].spec->grows();
+        slots[i].is_window = is_window(*slots[i].spec);
+        appends = appends || slots[i].spec->grows() || slots[i].is_window;
     }
     // caches of another rank are parts of one tensor (state_layout packed), to which no node appends
-    appends = grows && graph->appends && std::all_of(slots.begin(), slots.end(), [](const Slot &slot) {
+    appends = appends && graph->appends && std::all_of(slots.begin(), slots.end(), [](const Slot &slot) {
         return !slot.spec->grows() || (slot.growing == 2 && slot.spec->shape.size() == 4);
     });
     one = inputs_value(inputs, 1, {batch});
@@ -100,6 +109,7 @@ std::byte *States::place(std::size_t index, const Shape &shape) {
     const bool same = slot.shape == shape;
     slot.shape = shape;
     if (slot.spec->grows()) slot.room = 0, follows = false;
+    if (slot.turns) slot.turns = follows = false, bindings.clear();
     if (slot.spec->constant) {
         slot.buffers[0].reserve(bytes);
         if (!same) bindings.clear();
@@ -122,12 +132,23 @@ std::int64_t States::source_length() const {
 StateView States::state(std::size_t index) {
     Slot &slot = slots[index];
     const std::size_t bytes = bytes_of(*slot.spec, slot.shape);
-    if (!slot.room) return {slot.spec, &slot.shape, data(slot), bytes};
+    if (!slot.is_in_place()) return {slot.spec, &slot.shape, data(slot), bytes};
     Buffer &copy = slot.buffers[1 - turn];  // steps in place do not use it
     copy.reserve(bytes);
-    const Parts parts = parts_of(slot);
-    copy_parts(copy.data(), parts.bytes, data(slot), parts.step, static_cast<std::size_t>(batch) * parts.count, parts.bytes);
+    const auto rows = static_cast<std::size_t>(batch);
+    for (std::size_t row = 0; row < rows; row++) copy_row(slot, row, copy.data() + row * (bytes / rows));
     return {slot.spec, &slot.shape, copy.data(), bytes};
+}
+
+// Copies the state of one sequence: of a window, from its oldest row on.
+void States::copy_row(const Slot &slot, std::size_t row, std::byte *to) const {
+    const Parts parts = parts_of(slot);
+    const std::byte *const from = data(slot) + row * parts.all();
+    if (!slot.turns) return copy_parts(to, parts.bytes, from, parts.step, parts.count, parts.bytes);
+    const auto heads = static_cast<std::size_t>(slot.shape[1]);
+    const std::size_t bytes = parts.bytes / heads, before = bytes / static_cast<std::size_t>(slot.shape[2]) * static_cast<std::size_t>(turned % slot.shape[2]);
+    copy_parts(to, bytes, from + before, bytes, heads, bytes - before);
+    copy_parts(to + bytes - before, bytes, from, bytes, heads, before);
 }
 
 States::Parts States::parts_of(const Slot &slot, std::int64_t room) const {
@@ -158,13 +179,25 @@ void States::put_in_place() {
     }
 }
 
-// No cache is in place afterwards.
+// Windows are in place afterwards, unless the provider has refused it.
+void States::turn_in_place() {
+    const auto is_apart = [](const Slot &slot) { return slot.is_window && !slot.turns; };
+    if (!graph->turns || std::none_of(slots.begin(), slots.end(), is_apart)) return;
+    take_out();
+    for (Slot &slot : slots)
+        if (slot.is_window) slot.turns = true, slot.buffers[1 - turn] = Buffer();
+    turned = 0, follows = true;
+    bindings.clear();
+}
+
+// No state is in place afterwards.
 void States::take_out() {
     for (std::size_t i = 0; i < slots.size(); i++) {
-        if (!slots[i].room) continue;
+        if (!slots[i].is_in_place()) continue;
         state(i);
         std::swap(slots[i].buffers[0], slots[i].buffers[1]);
-        slots[i].room = 0;
+        if (slots[i].turns) bindings.clear();
+        slots[i].room = 0, slots[i].turns = false;
     }
     follows = false;
 }
@@ -210,7 +243,7 @@ void States::bind_states(Ort::IoBinding &binding, int past) const {
             continue;
         }
         binding.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : past], slot.shape));
-        if (!spec.constant) binding.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - past], slot.shape));
+        if (!spec.constant) binding.BindOutput(spec.present.c_str(), value(spec, slot.buffers[slot.turns ? past : 1 - past], slot.shape));
     }
 }
 
@@ -239,24 +272,43 @@ void States::run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t le
     for (Slot &slot : slots)
         if (grows && slot.spec->grows()) slot.shape.swap(slot.next);
     turn = 1 - turn;
-    follows = appends && length == 1;
+    follows = appends && length == 1 && (grows || graph->turns);
 }
 
-// A step with the caches in place.
+// A step with the caches and windows in place.
 void States::append(Wanted wanted) {
+    turn_in_place();
     put_in_place();
+    try {
+        run_in_place(wanted);
+    } catch (const Error &error) {
+        if (!std::strstr(error.what(), no_window)) throw;
+        graph->turns = false;  // as where other nodes read one
+        take_out();
+        run(graph->session(), binding(wanted), 1);
+    }
+}
+
+void States::run_in_place(Wanted wanted) {
     Ort::IoBinding &bound = binding(wanted);
-    const Slot &cache = *std::find_if(slots.begin(), slots.end(), [](const Slot &slot) { return slot.room > 0; });
-    const std::string rows = std::to_string(cache.shape[cache.growing]);
+    std::int64_t rows = -1;
+    bool turns = false;
+    for (const Slot &slot : slots) {
+        if (slot.room) rows = slot.shape[slot.growing];
+        turns = turns || slot.turns;
+    }
     cancellation.run("the graph to run a step", [&](const Ort::RunOptions &) {
         Ort::RunOptions options;  // ONNX Runtime would log a change of an entry
-        options.AddConfigEntry(rows_option, rows.c_str());
+        if (rows >= 0) options.AddConfigEntry(rows_option, std::to_string(rows).c_str());
+        if (turns) options.AddConfigEntry(windows_option, std::to_string(turned).c_str());
         const Cancellation::Others others(cancellation, options);
         graph->session().Run(options, bound);
     });
-    for (Slot &slot : slots)
-        if (slot.room) slot.shape[slot.growing]++, std::swap(slot.buffers[0], slot.buffers[1]);
-    turn = 1 - turn;
+    for (Slot &slot : slots) {
+        if (slot.is_in_place()) std::swap(slot.buffers[0], slot.buffers[1]);
+        if (slot.room) slot.shape[slot.growing]++;
+    }
+    turned++, turn = 1 - turn;
 }
 
 void States::read(const std::byte *given, std::int64_t length, Wanted wanted) {
@@ -315,10 +367,8 @@ void States::take(const std::vector<std::pair<const States *, std::int64_t>> &ro
         shape[0] = batch;
         std::byte *to = place(i, shape);
         for (const auto &[from, row] : rows) {
-            const Parts parts = from->parts_of(from->slots[i]);
-            const std::byte *const data = from->data(from->slots[i]) + static_cast<std::size_t>(row) * parts.all();
-            copy_parts(to, parts.bytes, data, parts.step, parts.count, parts.bytes);
-            to += parts.count * parts.bytes;
+            from->copy_row(from->slots[i], static_cast<std::size_t>(row), to);
+            to += bytes_of(*slots[i].spec, shape) / static_cast<std::size_t>(batch);
         }
     }
 }

@@ -3,7 +3,8 @@
 // A state of fixed shape has two buffers, and two bindings made once: one reads the first and writes the second, the other
 // the reverse. A cache also has two buffers, which grow by doubling, so that a step seldom allocates; it is bound again at
 // each step, since its length is part of its shape. On our own execution provider, from the second of several steps in a row on,
-// caches are in place: each is one buffer with room for more tokens, to which a step appends (runtimes/provider/README.md).
+// caches and windows are in place (runtimes/provider/README.md): a cache is one buffer with room for more tokens, to which a step appends,
+// and a window one buffer in which a step replaces the oldest row.
 // Constant states, those of a source, have one buffer.
 #pragma once
 
@@ -70,7 +71,7 @@ public:
     // The tokens of the source that the constant states are for, as padded; 1 without one.
     std::int64_t source_length() const;
     std::size_t count() const { return slots.size(); }
-    // Copies a cache that is in place. Throws std::bad_alloc.
+    // Copies a state that is in place. Throws std::bad_alloc.
     StateView state(std::size_t index);
     // Memory for a state of this shape, which the caller fills in and the next step reads.
     std::byte *place(std::size_t index, const Shape &shape);
@@ -91,6 +92,9 @@ private:
         Shape shape, next;  // now, and after the run
         std::size_t growing = 0;  // growing dimension of a cache
         std::int64_t room = 0;    // tokens for which a cache in place has memory; 0: it is not in place
+        bool is_window = false, turns = false;  // whether it can be a window in place, and is one
+
+        bool is_in_place() const { return room || turns; }
     };
     // What is contiguous of a sequence's state: a part by head of a cache, else one part. Its bytes, and those up to the next part.
     struct Parts {
@@ -101,7 +105,9 @@ private:
     Parts parts_of(const Slot &slot, std::int64_t room) const;
     Parts parts_of(const Slot &slot) const { return parts_of(slot, slot.room); }
     std::byte *data(const Slot &slot) const { return slot.buffers[slot.spec->constant ? 0 : turn].data(); }
+    void copy_row(const Slot &slot, std::size_t row, std::byte *to) const;
     void put_in_place();
+    void turn_in_place();
     void take_out();
     Ort::Value value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const;
     Ort::Value value(Buffer &buffer, ONNXTensorElementDataType dtype, std::size_t bytes, const Shape &shape) const;
@@ -111,6 +117,7 @@ private:
     void bind_caches(Ort::IoBinding &binding, std::int64_t length);
     void run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t length);
     void append(Wanted wanted);
+    void run_in_place(Wanted wanted);
     Ort::IoBinding &binding(Wanted wanted);
 
     std::shared_ptr<Graph> graph;
@@ -118,8 +125,9 @@ private:
     Ort::MemoryInfo memory;
     std::vector<Slot> slots;
     std::int64_t input_size;
-    bool grows = false, appends = false;  // appends: caches can be in place
+    bool grows = false, appends = false;  // appends: caches or windows can be in place
     bool follows = false;  // whether the last run was a step, so that they are worth it
+    std::int64_t turned = 0;  // tokens that the windows in place have read
     int turn = 0;  // index of the buffer that the next step reads, and of its binding
     Buffer inputs, results[4], checked[2], rows_between;
     Ort::Value one{nullptr};  // one input per sequence

@@ -102,3 +102,34 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export(words, folder / "embeds.onnx", ExportConfig(inputs_embeds=True, prefill=True))
     export(words, folder / "words.onnx", ExportConfig(prefill=True))
     return folder
+
+
+@pytest.fixture(scope="session")
+def in_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph of caches and windows, in float32 and 8 bits, of which a hybrid layer reads the oldest rows."""
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.config.attention import HeadsConfig
+    from t2r_export.config.export import ExportConfig
+    from t2r_export.config.mixers import HybridConfig, SoftmaxConfig, WindowConfig
+    from t2r_export.config.uniform import UniformConfig
+    from t2r_export.export import export
+    from t2r_export.model.initialize import initialize
+
+    folder = tmp_path_factory.mktemp("in_place")
+    config = UniformConfig(
+        vocab_size=17,
+        width=12,
+        layers=(
+            WindowConfig(5, sinks=2, cache_bits=8),
+            SoftmaxConfig(cache_bits=8),
+            HybridConfig(3, feature_size=4),
+            WindowConfig(9, sinks=0),
+        ),
+        attention=HeadsConfig(heads=4, kv_heads=2, head_size=6),
+        ffn_size=10,
+        position="rotary",
+        tied_head=False,
+    )
+    checkpoint.save(folder / "in_place.pt", initialize(config.build(), seed=2), None, {})
+    export(checkpoint.load(folder / "in_place.pt"), folder / "in_place.onnx", ExportConfig(prefill=True))
+    return folder / "in_place.onnx"

@@ -15,7 +15,7 @@ from t2r_library import Decoder, Failed, Library
 from test_calls import cancelled
 
 WARNING, FATAL = 2, 4  # levels of the log
-ANYWHERE = ["session.disable_cpu_ep_fallback", "0"]  # with it, caches are not in place: the CPU may run nodes
+ANYWHERE = ["session.disable_cpu_ep_fallback", "0"]  # with it, no state is in place: the CPU may run nodes
 
 
 @pytest.mark.parametrize("name", ["tiny", "gated", "packed", "window", "prefill", "top3", "w4", "w8"])
@@ -59,11 +59,14 @@ def test_the_plugin_runs_the_step(library: Library, plugin: str, tmp_path: Path)
     Decoder(library, graph, provider=[plugin], config=ANYWHERE).step([1])
 
 
-@pytest.mark.parametrize("name", ["tiny-hybrid", "prefill"])
-def test_caches_in_place(library: Library, plugin: str, tmp_path: Path, name: str) -> None:
-    """Bit by bit as caches that are copied, beyond the first 64 tokens, whatever is called between the steps."""
+@pytest.mark.parametrize("name", ["tiny-hybrid", "prefill", "window", "in_place"])
+def test_states_in_place(library: Library, plugin: str, in_place: Path, name: str) -> None:
+    """Bit by bit as caches and windows that are copied, beyond the first 64 tokens, whatever is called between the
+    steps.
+    """
     chance, given = random.Random(name), [[], ANYWHERE]
-    both = [Decoder(library, GOLDEN / f"{name}.onnx", provider=[plugin], config=config) for config in given]
+    graph = in_place if name == "in_place" else GOLDEN / f"{name}.onnx"
+    both = [Decoder(library, graph, provider=[plugin], config=config) for config in given]
     others = [decoder.fork() for decoder in both]
     rows = 1
 
@@ -104,6 +107,30 @@ def test_caches_in_place(library: Library, plugin: str, tmp_path: Path, name: st
     for decoder in both:
         decoder.reset(rows)
     step(3)
+
+
+def test_a_window_that_another_node_reads(library: Library, plugin: str, in_place: Path, tmp_path: Path) -> None:
+    """The provider refuses to keep it in place: windows move at each step, and the cache is in place."""
+    model, node = onnx.load(in_place), onnx.helper.make_node
+    last = next(each for each in model.graph.node if "logits" in each.output)
+    last.output[0] = "before"
+    held = {"all": np.array([0, 1, 2, 3]), "none": np.zeros(1, np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(x, f"read.{name}") for name, x in held.items())
+    model.graph.node.append(node("ReduceMax", ["present_k.3", "read.all"], ["read.most"], keepdims=0))
+    model.graph.node.append(node("Mul", ["read.most", "read.none"], ["read.zero"]))
+    model.graph.node.append(node("Add", ["before", "read.zero"], ["logits"]))
+    for file in in_place.parent.glob("in_place.onnx.*"):
+        shutil.copy(file, tmp_path)
+    onnx.save(model, tmp_path / "in_place.onnx")
+    graphs = {tmp_path / "in_place.onnx": [], in_place: ANYWHERE}
+    both = [Decoder(library, graph, provider=[plugin], config=config) for graph, config in graphs.items()]
+    for token in range(34):
+        np.testing.assert_array_equal(*(decoder.step([token % 17]) for decoder in both))
+        if token == 9:
+            both = [decoder.fork() for decoder in both]
+    found, expected = (decoder.states() for decoder in both)
+    for state, content in found.items():
+        np.testing.assert_array_equal(content, expected[state])
 
 
 def test_a_step_in_place_allocates_nothing(release: Path, run: Run, plugin: str) -> None:

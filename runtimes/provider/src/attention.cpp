@@ -139,7 +139,7 @@ void build_attention(Plan &plan, const Node &node) {
     }
     if (dims[0][3] != dims[1][3] || dims[1][3] != dims[2][3] || dims[3][3] != dims[4][3]) return build_parts(plan, node);
     const auto size = [&](std::size_t of, std::size_t axis) { return static_cast<std::size_t>(dims[of][axis]); };
-    Shapes of{size(0, 0) * size(0, 1), size(0, 2), size(0, 3), size(3, 3), size(2, 2), size(1, 2), size(1, 2), plan.is_in_place(), has_scales};
+    Shapes of{size(0, 0) * size(0, 1), size(0, 2), size(0, 3), size(3, 3), size(2, 2), size(1, 2), size(1, 2), plan.are_caches_in_place(), has_scales};
     if (!of.is_in_place) of.after += of.added;
     std::vector<ValueId> caches;
     for (std::size_t i = 1; i < in.size(); i += 2) {
@@ -168,7 +168,7 @@ void build_attention(Plan &plan, const Node &node) {
 
 // A cache and its new rows. In place, what reads them together gets a copy, of the rows that there are now.
 void build_append(Plan &plan, const Node &node) {
-    if (!plan.is_in_place()) return build_parts(plan, node);
+    if (!plan.are_caches_in_place()) return build_parts(plan, node);
     const ValueId past = plan.input(node, 0), added = plan.input(node, 1);
     Dims room = plan.value(past).dims, dims = plan.value(added).dims;
     const std::int64_t rows = plan.rows_now(), more = dims.size() == 4 ? dims[2] : 0;

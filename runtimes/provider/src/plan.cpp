@@ -48,7 +48,7 @@ void refuse(const Node &node, const std::string &expected, const std::string &re
     throw Refused(expected + " for " + node.op + " " + node.name, received, "run the graph on the provider cpu");
 }
 
-Plan::Plan(const Graph &graph, const std::vector<Given> &inputs, std::optional<std::int64_t> rows) : rows(rows) {
+Plan::Plan(const Graph &graph, const std::vector<Given> &inputs, const InPlace &in_place) : in_place(in_place) {
     if (inputs.size() != graph.inputs.size())
         throw Refused(std::to_string(graph.inputs.size()) + " inputs", std::to_string(inputs.size()), "export the model again");
     for (std::size_t i = 0; i < inputs.size(); i++)
@@ -59,6 +59,7 @@ Plan::Plan(const Graph &graph, const std::vector<Given> &inputs, std::optional<s
     }
     for (const Node &node : graph.nodes) add_node(node);
     end_at_outputs(graph);
+    find_apart();
     make_stages();
     place_in_arena();
 }
@@ -170,12 +171,52 @@ ValueId Plan::add_scratch(std::size_t bytes) {
 void Plan::keep_in_place(ValueId past, ValueId present, std::size_t added, const std::string &output) {
     caches.push_back({past, present, value(past).dims.at(2) - static_cast<std::int64_t>(added)});
     kept[output] = present;
-    require_room(*rows);
+    require_room(*in_place.rows);
 }
 
 void Plan::require_room(std::int64_t rows) const {
     for (const Cache &cache : caches)
         if (rows > cache.most) throw Refused("caches with room for more than " + std::to_string(rows) + " rows", "smaller ones", "bind larger ones");
+}
+
+// A state that is bound as one buffer, but is no window here, would be read and written at once.
+void Plan::find_apart() {
+    if (!are_windows_in_place()) return;
+    const auto is_kept = [&](ValueId output) {
+        const auto is = [&](const auto &each) { return each.present == output; };
+        return std::any_of(caches.begin(), caches.end(), is) || std::any_of(windows.begin(), windows.end(), is);
+    };
+    for (const ValueId output : results)
+        for (ValueId id = 0; !is_kept(output) && id < output; id++) {
+            const Value &of = value(id);
+            if (buffers[static_cast<std::size_t>(of.buffer)].kind == Kind::input && of.offset == 0 && of.type == value(output).type &&
+                of.dims == value(output).dims)
+                apart.emplace_back(id, output);
+        }
+}
+
+void Plan::require_places(const Run &run) const {
+    const auto is_one = [&](ValueId past, ValueId present) { return run.at<char>(past) == run.at<char>(present); };
+    for (const Cache &cache : caches)
+        if (!is_one(cache.past, cache.present))
+            throw Refused("one buffer as input and output of a cache", "two", "bind it as both, or leave out the option rows");
+    for (const Turning &window : windows)
+        if (!is_one(window.past, window.present))
+            throw Refused("one buffer as input and output of a window", "two", "bind it as both, or leave out the option windows");
+    for (const auto &[past, present] : apart)
+        if (is_one(past, present))
+            throw Refused("two buffers for a state that is no window in place", "one", "bind two, or leave out the option windows");
+}
+
+// The new rows take the place of the oldest.
+void Plan::turn_windows(const Run &run) const {
+    for (const Turning &window : windows) {
+        const Value &of = value(window.past), &row = value(window.added);
+        const auto length = static_cast<std::size_t>(of.dims.at(2)), heads = static_cast<std::size_t>(of.dims.at(0) * of.dims.at(1));
+        const std::size_t bytes = count_of(row.dims) * bytes_of(row.type) / heads;
+        char *to = run.at<char>(window.present) + run.turned % length * bytes;
+        for (std::size_t head = 0; head < heads; head++, to += length * bytes) std::memcpy(to, run.at<char>(window.added) + head * bytes, bytes);
+    }
 }
 
 // A result that fills a buffer of the arena is computed in the caller's output instead; others are copied there.
@@ -203,6 +244,7 @@ void Plan::place_in_arena() {
     for (std::size_t i = 0; i < operations.size(); i++)
         for (const auto *ids : {&operations[i]->reads, &operations[i]->writes})
             for (const ValueId id : *ids) last[static_cast<std::size_t>(value(id).buffer)] = i;
+    for (const Turning &window : windows) last[static_cast<std::size_t>(value(window.added).buffer)] = operations.size();  // after all of them
     std::vector<bool> is_placed(buffers.size(), false);
     std::map<std::size_t, std::size_t> gaps;  // begin to end
     const auto give_back = [&](std::size_t begin, std::size_t end) {
@@ -315,7 +357,7 @@ void Plan::work(void *data, int thread, int threads, Team::Meeting &meeting) {
 }
 
 void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
-               const std::function<bool()> &is_ended, std::size_t rows) const {
+               const std::function<bool()> &is_ended, const InPlace &now) const {
     std::unique_ptr<Run> run = runs.take(values.size(), arena_bytes + aligned);
     const auto arena = reinterpret_cast<char *>((reinterpret_cast<std::uintptr_t>(run->arena.data()) + aligned - 1) / aligned * aligned);
     if constexpr (margin != 0) {
@@ -334,14 +376,15 @@ void Plan::run(const std::vector<const void *> &inputs, const std::vector<void *
         }
         run->values[i] = begin ? begin + values[i].offset : arena;  // an empty tensor may have no address
     }
-    for (const Cache &cache : caches)
-        if (run->values[static_cast<std::size_t>(cache.past)] != run->values[static_cast<std::size_t>(cache.present)])
-            throw Refused("one buffer as input and output of a cache", "two", "bind it as both, or leave out the option rows");
-    require_room(static_cast<std::int64_t>(rows));
-    run->error = nullptr, run->end = stages.size(), run->rows = rows;
+    const std::int64_t rows = now.rows.value_or(0);
+    run->error = nullptr, run->end = stages.size(), run->rows = static_cast<std::size_t>(rows);
+    run->turned = static_cast<std::size_t>(now.turned.value_or(0));
+    require_places(*run);
+    require_room(rows);
     Work all{*this, *run, is_ended};
     team.run(work, &all);
     const char *error = run->error;
+    if (!error && !all.thrown && !all.has_ended) turn_windows(*run);
     runs.give_back(std::move(run));
     if (all.thrown) std::rethrow_exception(all.thrown);
     if (all.has_ended) throw std::runtime_error("expected a run to its end, received the terminate flag of its options; run it again");

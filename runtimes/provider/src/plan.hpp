@@ -32,11 +32,11 @@ struct Value {
     std::size_t offset;
 };
 
-// Memory of one run: the address of every value, the arena, the error or null, the stage before which it ends, and the rows that
-// caches in place have.
+// Memory of one run: the address of every value, the arena, the error or null, the stage before which it ends, the rows that caches
+// in place have, and the tokens that windows in place have read.
 struct Run {
     std::vector<char *> values;
-    std::size_t rows = 0;
+    std::size_t rows = 0, turned = 0;
     std::vector<char> arena;
     std::atomic<const char *> error{nullptr};
     std::atomic<std::size_t> end{0};
@@ -114,6 +114,15 @@ struct Stage {
 
 using Operations = std::vector<std::unique_ptr<Operation>>;
 
+// The states that a run keeps in place: one buffer as an input and as an output.
+struct InPlace {
+    // Of caches: their buffers' shape says for how many rows they have room, and a run reads `rows` and writes those after them.
+    std::optional<std::int64_t> rows;
+    // Of windows, the tokens read since their rows were in order: the oldest row is at this number modulo their length, and the new one
+    // takes its place once the run has succeeded.
+    std::optional<std::int64_t> turned;
+};
+
 // Puts operations into an order that keeps what each of them reads and needs few stages. `memory_of`: a number for the memory of a value,
 // the same for values that share it.
 std::vector<Stage> schedule(Operations &operations, const std::function<int(ValueId)> &memory_of);
@@ -121,13 +130,13 @@ std::vector<Stage> schedule(Operations &operations, const std::function<int(Valu
 class Plan {
 public:
     // Throws Refused for nodes, types or shapes that no operator here supports.
-    //
-    // With `rows`, caches are in place: a cache and what it becomes are one buffer, whose shape says for how many rows it has room, and
-    // of which a run reads `rows` and writes those after them.
-    Plan(const Graph &graph, const std::vector<Given> &inputs, std::optional<std::int64_t> rows = std::nullopt);
+    Plan(const Graph &graph, const std::vector<Given> &inputs, const InPlace &in_place = {});
 
-    // Whether the plan is for any number of rows, and not only for the one it was made with.
-    bool is_of_any_rows() const { return !reads_rows; }
+    // Whether the plan, made for others, is for these states in place: for any number of rows, unless an operation reads it.
+    bool serves(const InPlace &now) const {
+        return in_place.rows.has_value() == now.rows.has_value() && in_place.turned.has_value() == now.turned.has_value() &&
+               (!reads_rows || in_place.rows == now.rows);
+    }
 
     // The outputs; the caller allocates them by their shapes.
     const std::vector<ValueId> &outputs() const { return results; }
@@ -135,7 +144,7 @@ public:
     // Thread-safe. Asks `is_ended` every 10 ms, between stages, whether to end early. Throws Refused for numbers that an operator
     // does not accept, std::runtime_error if it ended early.
     void run(const std::vector<const void *> &inputs, const std::vector<void *> &outputs, Team &team, Runs &runs,
-             const std::function<bool()> &is_ended, std::size_t rows = 0) const;
+             const std::function<bool()> &is_ended, const InPlace &now = {}) const;
 
     std::size_t size() const { return operations.size(); }
 
@@ -151,10 +160,13 @@ public:
     ValueId add_known(const Node &node, Type type, Dims dims, const Dims &numbers);
     void add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset = 0);
     ValueId add_scratch(std::size_t bytes);
-    bool is_in_place() const { return rows.has_value(); }
-    std::int64_t rows_now() { return reads_rows = true, *rows; }
+    bool are_caches_in_place() const { return in_place.rows.has_value(); }
+    bool are_windows_in_place() const { return in_place.turned.has_value(); }
+    std::int64_t rows_now() { return reads_rows = true, *in_place.rows; }
     // `past`, an input, and `present` are one cache, to which a run appends; it is the output of that name.
     void keep_in_place(ValueId past, ValueId present, std::size_t added, const std::string &output);
+    // `past`, an input, and `present`, an output, are one window, of which the row `added` (batch, heads, 1, size) replaces the oldest.
+    void turn_in_place(ValueId past, ValueId present, ValueId added) { windows.push_back({past, present, added}); }
     template <class Op> void add(Op operation, const std::vector<ValueId> &reads, const std::vector<ValueId> &writes) {
         operation.reads = reads, operation.writes = writes;
         operations.push_back(std::make_unique<Op>(std::move(operation)));
@@ -175,6 +187,9 @@ private:
     void place_in_arena();
     void make_stages();
     void require_room(std::int64_t rows) const;
+    void find_apart();
+    void require_places(const Run &run) const;
+    void turn_windows(const Run &run) const;
     static void work(void *data, int thread, int threads, Team::Meeting &meeting);
 
     std::vector<Value> values;
@@ -184,13 +199,18 @@ private:
     Operations operations;
     std::vector<Stage> stages;
     std::vector<ValueId> results;
-    std::optional<std::int64_t> rows;
+    const InPlace in_place;
     bool reads_rows = false;
     struct Cache {
         ValueId past, present;
         std::int64_t most;  // rows that it may have before a run
     };
     std::vector<Cache> caches;
+    struct Turning {
+        ValueId past, present, added;
+    };
+    std::vector<Turning> windows;
+    std::vector<std::pair<ValueId, ValueId>> apart;  // inputs and outputs of one size that are not in place, if windows are
     std::map<std::string, ValueId> kept;  // caches in place, by output
     std::size_t arena_bytes = 0;
 };

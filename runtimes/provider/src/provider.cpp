@@ -4,7 +4,7 @@
 // (plan.hpp, team.hpp), and products with 4- and 8-bit weights run at memory speed (kernels.hpp).
 //
 // Session options, as ep.t2rexecutionprovider.NAME: threads (0: one per core; by default those of the session's pool).
-// Options of a run, by the same names: rows (of caches in place, which are bound as inputs and outputs; see plan.hpp).
+// Options of a run, by the same names: rows and windows (caches and windows in place, bound as inputs and outputs; see plan.hpp).
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -28,10 +28,11 @@ namespace t2r::provider {
 namespace {
 
 constexpr const char *provider_name = "T2rExecutionProvider";
-constexpr const char *threads_option = "ep.t2rexecutionprovider.threads", *rows_option = "ep.t2rexecutionprovider.rows";
+constexpr const char *threads_option = "ep.t2rexecutionprovider.threads", *rows_option = "ep.t2rexecutionprovider.rows",
+                     *windows_option = "ep.t2rexecutionprovider.windows";
 // Least recently used cache of plans by shape: at least kept_plans, and more up to kept_operations in all.
 constexpr std::size_t kept_plans = 16, kept_operations = 1 << 14;
-constexpr std::int64_t most_rows = std::int64_t{1} << 31;
+constexpr std::int64_t most_rows = std::int64_t{1} << 31, most_turned = std::int64_t{1} << 62;
 
 // Converts exceptions to a status of ONNX Runtime; null on success.
 template <class Work> OrtStatus *guarded(Work work) noexcept {
@@ -69,10 +70,13 @@ std::int64_t integer_of(const std::string &said, std::int64_t most, const std::s
     return number;
 }
 
-// Rows of the caches, if the caller keeps them in place.
-std::optional<std::int64_t> rows_of(const OrtRunOptions *options) {
-    const char *const said = options ? Ort::GetApi().GetRunConfigEntry(options, rows_option) : nullptr;
-    return said ? std::optional(integer_of(said, most_rows, "rows")) : std::nullopt;
+// What the caller keeps in place.
+InPlace in_place_of(const OrtRunOptions *options) {
+    const auto number = [&](const char *option, std::int64_t most, const char *what) {
+        const char *const said = options ? Ort::GetApi().GetRunConfigEntry(options, option) : nullptr;
+        return said ? std::optional(integer_of(said, most, what)) : std::nullopt;
+    };
+    return {number(rows_option, most_rows, "rows"), number(windows_option, most_turned, "windows")};
 }
 
 // A claimed graph, and its plans by the shapes of its inputs.
@@ -106,8 +110,8 @@ private:
         }
         last_numbers = shapes.size();
         const OrtRunOptions *const options = options_of_run;
-        const std::optional<std::int64_t> rows = rows_of(options);
-        const std::shared_ptr<const Plan> plan = plan_for(std::move(shapes), rows);
+        const InPlace in_place = in_place_of(options);
+        const std::shared_ptr<const Plan> plan = plan_for(std::move(shapes), in_place);
         std::vector<void *> outputs;
         outputs.reserve(plan->outputs().size());
         for (const ValueId id : plan->outputs()) {
@@ -115,7 +119,7 @@ private:
             outputs.push_back(context.GetOutput(outputs.size(), dims.data(), dims.size()).GetTensorMutableRawData());
         }
         plan->run(inputs, outputs, *current_team(context), runs, [&] { return options && termination.is_wanted(options); },
-                  static_cast<std::size_t>(rows.value_or(0)));
+                  in_place);
     }
 
     // A session's weights stay where they are: a step has a thousand of them, and a few hundred other inputs.
@@ -151,10 +155,10 @@ private:
         return team;
     }
 
-    std::shared_ptr<const Plan> plan_for(Dims shapes, std::optional<std::int64_t> rows) {
+    std::shared_ptr<const Plan> plan_for(Dims shapes, const InPlace &in_place) {
         const std::lock_guard<std::mutex> lock(mutex);
         const auto found = std::find_if(plans.begin(), plans.end(), [&](const Kept &each) {
-            return each.shapes == shapes && each.rows.has_value() == rows.has_value() && (each.plan->is_of_any_rows() || each.rows == rows);
+            return each.shapes == shapes && each.plan->serves(in_place);
         });
         if (found != plans.end()) {
             std::rotate(found, found + 1, plans.end());
@@ -163,16 +167,15 @@ private:
         std::vector<Given> all;
         auto next = shapes.cbegin();
         for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : shape_at(next));
-        auto plan = std::make_shared<const Plan>(graph, all, rows);
+        auto plan = std::make_shared<const Plan>(graph, all, in_place);
         last_size = plan->size();
         if (plans.size() >= kept_plans && (plans.size() + 1) * plan->size() > kept_operations) plans.erase(plans.begin());
-        plans.push_back({std::move(shapes), rows, plan});
+        plans.push_back({std::move(shapes), plan});
         return plan;
     }
 
     struct Kept {
         Dims shapes;  // of the inputs that change
-        std::optional<std::int64_t> rows;
         std::shared_ptr<const Plan> plan;
     };
 

@@ -1,10 +1,10 @@
 // A window's keys or values in a step: the oldest row leaves, a new one enters, and all are read once for all queries of their head.
-// The rows are float32, or int8 with a scale for each.
+// The rows are float32, or int8 with a scale for each. They move by one in a step, or are in place (plan.hpp): then none moves, and the
+// oldest may be any of them.
 #include <algorithm>
 #include <cstring>
 
 #include "builders.hpp"
-#include "copies.hpp"
 #include "fuse.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
@@ -19,22 +19,39 @@ constexpr std::size_t columns = 32;  // that one task sums
 // The shapes of a window: q or weights (batch, heads, queries, ·), rows (batch, heads, length, size).
 struct Window {
     std::size_t batch, heads, queries, length, size;
-    bool has_scales;
+    bool has_scales, is_in_place;
 
-    std::size_t bytes() const { return size * (has_scales ? 1 : sizeof(float)); }  // of a row
+    std::size_t bytes() const { return size * of_number(); }  // of a row
+    std::size_t of_number() const { return has_scales ? 1 : sizeof(float); }
     std::size_t pieces() const { return (length + piece - 1) / piece; }
 
-    StoredRows rows(const char *numbers, const float *scales, std::size_t count) const { return {numbers, has_scales ? scales : nullptr, count, size}; }
+    // Calls `read` with the rows [first, last) of a head after the step, by parts that are contiguous in memory, and the number of the first
+    // row of each. `reads` begins with the cache, its new row, and both scales if there are any.
+    template <class Read> void each_part(const Run &run, const Ids &reads, std::size_t head, std::size_t first, std::size_t last, Read read) const {
+        const std::size_t second = is_in_place ? run.turned % length + 1 : 1;  // the place of the first row after the step
+        for (std::size_t count; first < last; first += count) {
+            const bool is_new = first == length - 1;
+            const std::size_t place = (second + first) % length, at = is_new ? head : head * length + place;
+            count = is_new ? 1 : std::min(std::min(last, length - 1) - first, length - place);
+            const float *const scales = has_scales ? run.at<float>(reads[is_new ? 3 : 2]) + at : nullptr;
+            read(StoredRows{run.at<char>(reads[is_new ? 1 : 0]) + at * bytes(), scales, count, size}, first);
+        }
+    }
+
+    // Writes the rows [first, last) of a head after the step, unless they are in place. `writes` begins with the cache, and its scales if
+    // there are any.
+    void shift(const Run &run, const Ids &reads, const Ids &writes, std::size_t head, std::size_t first, std::size_t last) const {
+        if (is_in_place) return;
+        const std::size_t begin = head * length;
+        each_part(run, reads, head, first, last, [&](const StoredRows &rows, std::size_t at) {
+            std::memcpy(run.at<char>(writes[0]) + (begin + at) * bytes(), rows.numbers, rows.count * bytes());
+            if (has_scales) std::memcpy(run.at<float>(writes[1]) + begin + at, rows.scales, rows.count * sizeof(float));
+        });
+    }
 };
 
-// Writes the rows [first, last) of a head's cache, of `bytes` each: the old ones move by one.
-void shift(const char *past, const char *added, char *to, std::size_t head, std::size_t length, std::size_t bytes, std::size_t first, std::size_t last) {
-    const std::size_t begin = head * length, old = std::min(last, length - 1);
-    if (first < old) std::memcpy(to + (begin + first) * bytes, past + (begin + first + 1) * bytes, (old - first) * bytes);
-    if (last == length && first < last) std::memcpy(to + (begin + length - 1) * bytes, added + head * bytes, bytes);
-}
-
-// Reads: the cache, its new row, both scales (if any), q, and both parts of the rotation (if any). Writes: the cache, its scales, scores.
+// Reads: the cache, its new row, both scales (if any), q, and both parts of the rotation (if any). Writes: the cache and its scales, unless
+// they are in place, and the scores.
 struct WindowScores : Operation {
     Window of;
     bool is_rotated;
@@ -42,43 +59,58 @@ struct WindowScores : Operation {
     void run(Run &run, int part, int parts) const override {
         const std::size_t pieces = of.pieces(), tasks = of.batch * pieces;
         for (std::size_t task = begin_of(tasks, part, parts); task < begin_of(tasks, part + 1, parts); task++) {
-            const std::size_t first = task % pieces * piece, last = std::min(first + piece, of.length);
-            for (std::size_t head = task / pieces * of.heads; head < (task / pieces + 1) * of.heads; head++) score(run, head, first, last);
+            const std::size_t first = task % pieces * piece, last = std::min(first + piece, of.length), heads = task / pieces * of.heads;
+            for (std::size_t head = heads; head < heads + of.heads; head++) score(run, head, first, last);
         }
     }
 
     void score(Run &run, std::size_t head, std::size_t first, std::size_t last) const {
-        const std::size_t scales = of.has_scales ? 2 : 0, begin = head * of.length + first;
-        shift(run.at<char>(reads[0]), run.at<char>(reads[1]), run.at<char>(writes[0]), head, of.length, of.bytes(), first, last);
-        if (scales) shift(run.at<char>(reads[2]), run.at<char>(reads[3]), run.at<char>(writes[1]), head, of.length, sizeof(float), first, last);
-        const float *const scale = scales ? run.at<float>(writes[1]) + begin : nullptr;
-        const auto turned = [&](std::size_t read) { return is_rotated ? run.at<float>(reads[read + scales]) + first * of.size : nullptr; };
-        kernels().row_scores(of.rows(run.at<char>(writes[0]) + begin * of.bytes(), scale, last - first), turned(3), turned(4),
-                             run.at<float>(reads[2 + scales]) + head * of.queries * of.size, of.queries,
-                             run.at<float>(writes.back()) + head * of.queries * of.length + first, of.length);
+        const std::size_t scales = of.has_scales ? 2 : 0;
+        of.shift(run, reads, writes, head, first, last);
+        of.each_part(run, reads, head, first, last, [&](const StoredRows &rows, std::size_t at) {
+            const auto turned = [&](std::size_t read) { return is_rotated ? run.at<float>(reads[read + scales]) + at * of.size : nullptr; };
+            kernels().row_scores(rows, turned(3), turned(4), run.at<float>(reads[2 + scales]) + head * of.queries * of.size, of.queries,
+                                 run.at<float>(writes.back()) + head * of.queries * of.length + at, of.length);
+        });
     }
 };
 
-// Reads: the cache, its new row, both scales (if any), and the weights. Writes: the cache, its scales, the weighted sum of its rows.
+// Reads: the cache, its new row, both scales (if any), and the weights. Writes: the cache and its scales, unless they are in place, and the
+// weighted sum of its rows.
 struct WindowSum : Operation {
     Window of;
 
     void run(Run &run, int part, int parts) const override {
-        const std::size_t groups = (of.size + columns - 1) / columns, tasks = of.batch * of.heads * groups, scales = of.has_scales ? 2 : 0;
-        for (std::size_t task = begin_of(tasks, part, parts); task < begin_of(tasks, part + 1, parts); task++) {
-            const std::size_t head = task / groups, group = task % groups, first = group * columns, last = std::min(first + columns, of.size);
-            const std::size_t from = of.length * group / groups, end = of.length * (group + 1) / groups;
-            const char *const past = run.at<char>(reads[0]), *const added = run.at<char>(reads[1]);
-            shift(past, added, run.at<char>(writes[0]), head, of.length, of.bytes(), from, end);
-            if (scales) shift(run.at<char>(reads[2]), run.at<char>(reads[3]), run.at<char>(writes[1]), head, of.length, sizeof(float), from, end);
-            const float *const weights = run.at<float>(reads.back()) + head * of.queries * of.length;
-            float *const y = run.at<float>(writes.back()) + head * of.queries * of.size;
-            for (std::size_t query = 0; query < of.queries; query++) std::fill(y + query * of.size + first, y + query * of.size + last, 0.0f);
-            const float *const old = scales ? run.at<float>(reads[2]) + head * of.length + 1 : nullptr;
-            const float *const latest = scales ? run.at<float>(reads[3]) + head : nullptr;
-            kernels().add_rows(of.rows(past + (head * of.length + 1) * of.bytes(), old, of.length - 1), weights, of.queries, of.length, y, first, last);
-            kernels().add_rows(of.rows(added + head * of.bytes(), latest, 1), weights + of.length - 1, of.queries, of.length, y, first, last);
+        const std::size_t groups = (of.size + columns - 1) / columns, tasks = of.batch * of.heads * groups, end = begin_of(tasks, part + 1, parts);
+        for (std::size_t task = begin_of(tasks, part, parts), next; task < end; task = next) {
+            const std::size_t head = task / groups, group = task % groups;
+            next = std::min(end, (head + 1) * groups);
+            const std::size_t last = group + next - task;  // groups of columns of one head
+            of.shift(run, reads, writes, head, of.length * group / groups, of.length * last / groups);
+            sum(run, head, group * columns, std::min(last * columns, of.size));
         }
+    }
+
+    void sum(Run &run, std::size_t head, std::size_t begin, std::size_t end) const {
+        const float *const weights = run.at<float>(reads.back()) + head * of.queries * of.length;
+        float *const y = run.at<float>(writes.back()) + head * of.queries * of.size;
+        for (std::size_t query = 0; query < of.queries; query++) std::fill(y + query * of.size + begin, y + query * of.size + end, 0.0f);
+        for (std::size_t first = 0; first < of.length; first += piece) {
+            const std::size_t last = std::min(first + piece, of.length);
+            of.each_part(run, reads, head, first, last, [&](const StoredRows &rows, std::size_t at) {
+                kernels().add_rows(rows, weights + at, of.queries, of.length, y, begin, end);
+            });
+        }
+    }
+};
+
+// Reads: a window. Writes: its oldest row.
+struct WindowOldest : Operation {
+    std::size_t heads, length, bytes;
+
+    void run(Run &run, int, int) const override {
+        const char *const from = run.at<char>(reads[0]) + run.turned % length * bytes;
+        for (std::size_t head = 0; head < heads; head++) std::memcpy(run.at<char>(writes[0]) + head * bytes, from + head * length * bytes, bytes);
     }
 };
 
@@ -86,7 +118,7 @@ struct WindowSum : Operation {
 // new row, the sizes of the split that takes the oldest row, and the same of the scales, if there are any. False if the shapes are not a
 // window's.
 bool reads_window(const Plan &plan, const Node &node, std::size_t Window::*last, Window &of, std::vector<ValueId> &reads) {
-    of.has_scales = plan.has(node, 4);
+    of.has_scales = plan.has(node, 4), of.is_in_place = plan.are_windows_in_place();
     for (std::size_t at = 1; at < (of.has_scales ? 7 : 4); at += 3) {
         const bool are_numbers = at == 1;
         const ValueId past = plan.input(node, at), added = plan.input(node, at + 1), sizes = plan.input(node, at + 2);
@@ -113,12 +145,15 @@ bool reads_window(const Plan &plan, const Node &node, std::size_t Window::*last,
     return true;
 }
 
-// The cache and its scales after the step, and a result (batch, heads, queries, last).
+// The cache and its scales after the step, unless they are in place, and a result (batch, heads, queries, last).
 std::vector<ValueId> outputs(Plan &plan, const Node &node, const Window &of, const std::vector<ValueId> &reads, std::size_t last) {
     std::vector<ValueId> written;
     for (std::size_t i = 0; i < (of.has_scales ? 2 : 1); i++) {
-        const Value past = plan.value(reads[2 * i]);
-        written.push_back(plan.add_output(node, i, past.type, past.dims));
+        const ValueId past = reads[2 * i], present = plan.add_output(node, i, plan.value(past).type, plan.value(past).dims);
+        if (of.is_in_place)
+            plan.turn_in_place(past, present, reads[2 * i + 1]);
+        else
+            written.push_back(present);
     }
     Dims result;
     for (const std::size_t size : {of.batch, of.heads, of.queries, last}) result.push_back(static_cast<std::int64_t>(size));
@@ -168,8 +203,11 @@ void build_oldest(Plan &plan, const Node &node) {
     const ValueId past = plan.input(node, 0), sizes = plan.input(node, 1);
     Dims dims = plan.value(past).dims;
     if (dims.size() != 4 || dims[2] == 0 || !plan.is_known(sizes) || plan.integers(sizes) != Dims{1, dims[2] - 1}) return build_parts(plan, node);
+    WindowOldest operation;
+    operation.heads = static_cast<std::size_t>(dims[0] * dims[1]), operation.length = static_cast<std::size_t>(dims[2]);
+    operation.bytes = static_cast<std::size_t>(dims[3]) * bytes_of(plan.value(past).type);
     dims[2] = 1;
-    add_copy_part(plan, past, plan.add_output(node, 0, plan.value(past).type, dims), dims);
+    plan.add(operation, {past}, {plan.add_output(node, 0, plan.value(past).type, dims)});
 }
 
 }  // namespace

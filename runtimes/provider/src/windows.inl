@@ -5,6 +5,7 @@ namespace t2r::provider {
 namespace {
 
 constexpr std::size_t queries_together = 4;  // whose sums stay in registers
+constexpr std::size_t ahead_of_scores = 4096, rows_ahead = 32;  // bytes, and rows of a sum, that are prefetched: those after them in memory
 
 inline Wide at(const std::int8_t *x) {
 #if defined(__AVX512F__)
@@ -24,6 +25,7 @@ void scores_of(const StoredRows &rows, const float *same, const float *other, co
     for (std::size_t row = 0; row < rows.count; row++, x += size) {
         Wide sums[n] = {};
         float rest[n] = {};
+        for (std::size_t at = 0; at < size * sizeof(Number); at += 64) __builtin_prefetch(reinterpret_cast<const char *>(x) + ahead_of_scores + at);
         std::size_t i = 0;
         if (same) {
             for (; i + wide <= half; i += wide) {
@@ -72,6 +74,8 @@ void add_registers(const StoredRows &rows, const float *weights, std::size_t str
     for (std::size_t v = 0; v < n; v++)
         for (std::size_t i = 0; i < registers; i++) sums[v][i] = at(y + v * rows.size + first + i * wide);
     for (std::size_t row = 0; row < rows.count; row++, x += rows.size) {
+        for (std::size_t i = 0; i < registers * wide * sizeof(Number); i += 64)
+            __builtin_prefetch(reinterpret_cast<const char *>(x + rows_ahead * rows.size) + i);
         Wide from[registers];
         for (std::size_t i = 0; i < registers; i++) from[i] = rows.scales ? at(x + i * wide) * rows.scales[row] : at(x + i * wide);
         for (std::size_t v = 0; v < n; v++)

@@ -1,4 +1,4 @@
-"""Decoders whose caches stay in place, against decoders that copy them at each step."""
+"""Decoders whose caches and windows stay in place, against decoders that copy them at each step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime_ep_t2r as plugin
 import pytest
 import torch
@@ -14,7 +15,7 @@ import torch
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.mixers import HybridConfig, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.export import export
@@ -38,7 +39,17 @@ CONFIGS = {
     "sink": PLAIN.with_attention(sink=True),  # what else reads the scores leaves the caches to copies
     "capped": PLAIN.with_attention(softcap=3.0),
     "int8": replace(PLAIN, layers=(SoftmaxConfig(cache_bits=8), SoftmaxConfig(cache_bits=8))),
+    "windows": replace(PLAIN, layers=(WindowConfig(7, sinks=4), WindowConfig(18, sinks=0), WindowConfig(1))),
+    "eight": replace(
+        PLAIN,
+        layers=(
+            WindowConfig(7, cache_bits=8),
+            SoftmaxConfig(cache_bits=8),
+            HybridConfig(6, feature_size=8, cache_bits=8),
+        ),
+    ),
 }
+IN_PLACE = {"hybrid": 2, "windows": 4, "eight": 8}  # states that are windows in place
 
 
 def exported(config: UniformConfig, folder: Path, **options: Any) -> Path:
@@ -54,7 +65,7 @@ def exported(config: UniformConfig, folder: Path, **options: Any) -> Path:
 @pytest.fixture(scope="module", params=CONFIGS)
 def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
-    return exported(CONFIGS[request.param], folder, draft_check=request.param == "softmax")
+    return exported(CONFIGS[request.param], folder, draft_check=request.param in ("softmax", "windows"))
 
 
 def copying(path: Path, provider: str = "t2r") -> Decoder:
@@ -69,6 +80,12 @@ def holds(decoder: Decoder) -> bool:
     reserve = decoder._states._reserve
     assert reserve is not None
     return reserve.holds
+
+
+def turned(decoder: Decoder) -> list[str]:
+    """Windows that are one buffer."""
+    now, other = decoder._states._buffers
+    return [name for name, value in now.items() if value is other[name]]
 
 
 def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
@@ -155,6 +172,50 @@ def test_states_that_were_read_do_not_change(graph: Path) -> None:
     decoder.set_state(kept, 5)
     for token in range(MIN_ROOM + 3):
         np.testing.assert_array_equal(decoder.step([token]), logits[token])
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_windows_stay_where_they_are(name: str, tmp_path: Path) -> None:
+    """While caches grow, and states are read; a prompt puts them in order."""
+    path = exported(CONFIGS[name], tmp_path)
+    decoder, others = Decoder(path, "t2r"), copying(path)
+    for token in range(MIN_ROOM + 7):
+        np.testing.assert_array_equal(decoder.step([token % 70]), others.step([token % 70]))
+        if token == 1:
+            places = {name: decoder._states._buffers[0][name].data_ptr() for name in turned(decoder)}
+        if token % 9 == 4:
+            same(decoder.state(), others.state())
+    assert {name: decoder._states._buffers[0][name].data_ptr() for name in turned(decoder)} == places
+    assert len(places) == IN_PLACE[name] and not decoder._graph.apart
+    np.testing.assert_array_equal(decoder.prefill([[1, 2, 3]]), others.prefill([[1, 2, 3]]))
+    assert not turned(decoder)
+    same(decoder.state(), others.state())
+
+
+def test_a_window_that_another_node_reads(tmp_path: Path) -> None:
+    """The provider refuses to keep it in place: it moves at each step, and the cache is in place."""
+    path = exported(replace(PLAIN, layers=(WindowConfig(7, sinks=4), SoftmaxConfig())), tmp_path)
+    model = onnx.load(path)
+    last = next(each for each in model.graph.node if "logits" in each.output)
+    last.output[0] = "before"
+    held = {"all": np.array([0, 1, 2, 3]), "none": np.zeros(1, np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(x, f"read.{name}") for name, x in held.items())
+    node = onnx.helper.make_node
+    model.graph.node.extend(
+        [
+            node("ReduceMax", ["present_k.0", "read.all"], ["read.most"], keepdims=0),
+            node("Mul", ["read.most", "read.none"], ["read.zero"]),
+            node("Add", ["before", "read.zero"], ["logits"]),
+        ]
+    )
+    onnx.save(model, path)
+    decoder, others = Decoder(path, "t2r", threads=2), copying(path)
+    for token in range(20):
+        np.testing.assert_array_equal(decoder.step([token]), others.step([token]))
+        if token == 9:
+            decoder, others = decoder.fork(), others.fork()
+    assert decoder._graph.apart == {"k.0", "v.0"} and holds(decoder)
+    same(decoder.state(), others.state())
 
 
 @pytest.mark.parametrize("name", ["softmax", "int8"])

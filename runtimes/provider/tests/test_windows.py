@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import onnxruntime_ep_t2r as plugin
 import pytest
 from differential import compared
-from one_node import on_provider, same_results, several
+from one_node import on_provider, options, same_results, several
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 MASKED = -1e9
@@ -213,3 +214,112 @@ def test_halves_by_the_last_axis() -> None:
     nodes, feeds, constants = changed(8, "halves by the last axis")
     same_results(model(nodes, feeds, constants), feeds, bound=1e-5)
     assert plugin.get_operations() == 4
+
+
+class InPlace:
+    """Windows of a model in one buffer each, which a run reads and turns."""
+
+    def __init__(self, made: bytes, feeds: dict[str, np.ndarray], threads: int) -> None:
+        self.session = ort.InferenceSession(made, options(threads))
+        past = (name for name in feeds if name.startswith("past_"))
+        self.windows = {name[5:]: ort.OrtValue.ortvalue_from_numpy(feeds[name].copy()) for name in past}
+
+    def step(self, feeds: dict[str, np.ndarray], turned: object, apart: str = "") -> dict[str, np.ndarray]:
+        """The results besides the windows; of the window `apart`, input and output are two buffers."""
+        binding, run = self.session.io_binding(), ort.RunOptions()
+        for name, x in feeds.items():
+            if not name.startswith("past_"):
+                binding.bind_cpu_input(name, x)
+        for name, window in self.windows.items():
+            binding.bind_ortvalue_input(f"past_{name}", window)
+            other = ort.OrtValue.ortvalue_from_numpy(window.numpy().copy()) if name == apart else window
+            binding.bind_ortvalue_output(f"present_{name}", other)
+        others = [each.name for each in self.session.get_outputs() if each.name[8:] not in self.windows]
+        for name in others:
+            binding.bind_output(name)
+        run.add_run_config_entry("ep.t2rexecutionprovider.windows", str(turned))
+        self.session.run_with_iobinding(binding, run)
+        bound = binding.get_outputs()[len(self.windows) :]
+        return {name: value.numpy() for name, value in zip(others, bound, strict=True)}
+
+    def ordered(self, turned: int) -> dict[str, np.ndarray]:
+        """The windows as they are without this option: from the oldest row on."""
+        return {f"past_{name}": np.roll(window.numpy(), -turned, axis=2) for name, window in self.windows.items()}
+
+
+def next_rows(feeds: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    """Other queries and new rows."""
+    return {
+        name: x if name.startswith("past_") else np.roll(x, step + 1, axis=3).copy() if name != "bias" else x
+        for name, x in feeds.items()
+    }
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("rotates, sinks", [(True, 4), (False, 0)])
+@pytest.mark.parametrize("sizes", SIZES[:3])
+def test_windows_in_place(bits: int, rotates: bool, sinks: int, sizes: tuple[int, ...]) -> None:
+    """Step by step as those that move, bit by bit for any number of threads, for more steps than a window has rows."""
+    feeds, constants = given(bits, sinks, *sizes)
+    made = model(attention(bits, rotates, sinks), feeds, constants)
+    plain = ort.InferenceSession(made, options(1))
+    names = [each.name for each in plain.get_outputs()]
+    for threads, first in ((1, 0), (2, 5), (3, 0)):  # a count of tokens need not begin with 0
+        ours, now = InPlace(made, feeds, threads), dict(feeds)
+        for name, window in ours.windows.items():
+            window.update_inplace(np.roll(feeds[f"past_{name}"], first, axis=2))
+        for turned in range(first, first + 2 * sizes[3] + 3):
+            now = next_rows(now, turned)
+            expected = dict(zip(names, plain.run(None, now), strict=True))
+            for name, y in ours.step(now, turned).items():
+                np.testing.assert_array_equal(y, expected[name])
+            now |= {f"past_{name}": expected[f"present_{name}"] for name in ours.windows}
+            for name, window in ours.ordered(turned + 1).items():
+                np.testing.assert_array_equal(window, now[name])
+        assert plugin.get_operations() == (10 if sinks else 4)
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_the_oldest_row_of_a_window_in_place(bits: int) -> None:
+    """Other nodes read the row that leaves, as the linear half of a hybrid layer does."""
+    feeds, constants = given(bits, 0, 2, 3, 2, 5, 6, 7)
+    nodes = [*attention(bits, True, 0)[:-1], node("Identity", "old_k", "extra"), attention(bits, True, 0)[-1]]
+    made = model(nodes, feeds, constants)
+    plain, ours, now = ort.InferenceSession(made, options(1)), InPlace(made, feeds, 2), dict(feeds)
+    names = [each.name for each in plain.get_outputs()]
+    for turned in range(13):
+        now = next_rows(now, turned)
+        expected = dict(zip(names, plain.run(None, now), strict=True))
+        for name, y in ours.step(now, turned).items():
+            np.testing.assert_array_equal(y, expected[name])
+        now |= {f"past_{name}": expected[f"present_{name}"] for name in ours.windows}
+
+
+def test_a_run_that_fails_leaves_windows_as_they_are() -> None:
+    feeds, constants = given(8, 0, 2, 3, 2, 5, 6, 7)
+    last = attention(8, True, 0)[-1]
+    nodes = [*attention(8, True, 0)[:-1], node("Gather", "table place", "extra"), last]
+    feeds["place"] = np.array([1])
+    ours = InPlace(model(nodes, feeds, constants | {"table": np.ones(3, np.float32)}), feeds, 2)
+    ours.step(feeds, 3)
+    before = ours.ordered(4)
+    with pytest.raises(Exception, match="expected numbers that the operators take"):
+        ours.step(feeds | {"place": np.array([3])}, 4)
+    for name, window in ours.ordered(4).items():
+        np.testing.assert_array_equal(window, before[name])
+
+
+def test_windows_that_cannot_be_in_place() -> None:
+    """One of two buffers, one that another node reads, and counts that are none."""
+    feeds, constants = given(32, 0, 2, 3, 2, 5, 6, 7)
+    made = model(attention(32, True, 0), feeds, constants)
+    with pytest.raises(Exception, match="one buffer as input and output of a window"):
+        InPlace(made, feeds, 1).step(feeds, 0, apart="v")
+    for turned in ("-1", "two", "", str(1 << 63)):
+        with pytest.raises(Exception, match="expected a number of windows from 0"):
+            InPlace(made, feeds, 1).step(feeds, turned)
+    nodes = attention(32, True, 0)
+    read = [*nodes[:-1], node("ReduceMax", "present_v axes", "extra", keepdims=1), nodes[-1]]
+    read_too = model(read, feeds, constants | {"axes": np.array([2])})
+    with pytest.raises(Exception, match="two buffers for a state that is no window"):
+        InPlace(read_too, feeds, 1).step(feeds, 0)

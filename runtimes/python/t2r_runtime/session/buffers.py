@@ -2,9 +2,9 @@
 
 A state of constant shape has two buffers: a step reads one and writes the other. One buffer for input and output works
 on the CPU today, but operators may write before they have read, and WebGPU forbids it. A growing state, the cache of a
-softmax layer, has two buffers on the CPU too, larger than its value, or one that the provider t2r appends to
-(reserve.py); on a device it gets a new one at each step. A constant state, such as the encoded source, has one buffer,
-replaced when its length changes.
+softmax layer, has two buffers on the CPU too, larger than its value; on a device it gets a new one at each step. The
+provider t2r keeps it, and windows, in one buffer (reserve.py). A constant state, such as the encoded source, has one
+buffer, replaced when its length changes.
 
 If the provider has device memory, the buffers are in it.
 """
@@ -12,7 +12,7 @@ If the provider has device memory, the buffers are in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime.contract.state_spec import StateSpec
 from t2r_runtime.session.gather import Rows, gather_rows
-from t2r_runtime.session.reserve import MIN_ROOM, Reserve
+from t2r_runtime.session.reserve import MIN_ROOM, Reserve, is_window
 from t2r_runtime.session.session import Graph
 
 if TYPE_CHECKING:
@@ -55,9 +55,12 @@ class Buffers:
         self._rooms: list[dict[str, ort.OrtValue]] = [{}, {}]  # flat memory of caches on the CPU, by turn
         self._turn = 0  # index of the buffers that the next step reads
         # packed caches are parts of one tensor, to which no node appends
-        apart = bool(self._growing) and all(len(spec.shape) == 4 for spec in self._growing)
-        option = graph.rows_option if apart else None
-        self._reserve = None if option is None else Reserve(self._growing, option, self._empty)
+        apart = all(len(spec.shape) == 4 for spec in self._growing)
+        windows = [spec for spec in self._chained if is_window(spec) and spec.name not in graph.apart]
+        self._reserve: Reserve | None = None
+        if graph.rows_option and graph.windows_option and apart and (self._growing or windows):
+            options = (graph.rows_option, graph.windows_option)
+            self._reserve = Reserve(self._growing, windows, options, self._empty)
         self._in_place = graph.device == "cpu"  # numpy reads and writes the memory of tensors
         self._owners: list[ort.OrtValue] = []  # keep the memory of tensors of which only the first rows are used
 
@@ -75,7 +78,7 @@ class Buffers:
         if self._reserve is not None and self._reserve.holds:
             held = self._reserve.views()
             values = {name: value.numpy() for name, value in self._buffers[self._turn].items()} | held
-            return {name: np.array(value[rows]) for name, value in values.items()}
+            return {name: np.array(self._reserve.ordered(name, value[rows])) for name, value in values.items()}
         return {name: np.array(value.numpy()[rows]) for name, value in self._values().items()}
 
     def write(self, states: Mapping[str, Array]) -> None:
@@ -117,7 +120,7 @@ class Buffers:
         if self._reserve is None or not self._reserve.holds:
             return self._take_chained([(self._values(), rows)])
         self._reserve.reorder(rows)
-        self._take_fixed([(self._buffers[self._turn], rows)])
+        self._take_fixed([(self._buffers[self._turn], rows)], self._reserve.windows)
 
     def keep(self, rows: Rows, sources: Rows) -> None:
         """Keep these rows only, on the CPU without new memory.
@@ -194,9 +197,11 @@ class Buffers:
             self._caches[spec.name] = out
         self._take_fixed(parts)
 
-    def _take_fixed(self, parts: Parts) -> None:
+    def _take_fixed(self, parts: Parts, but: Collection[str] = ()) -> None:
         there = 1 - self._turn
         for spec in self._chained:
+            if spec.name in but:
+                continue
             found = [(value[spec.name], rows) for value, rows in parts]
             gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
         self._turn = there
@@ -249,14 +254,23 @@ class Buffers:
         return self._buffers[self._turn] | self._caches
 
     def _settle(self, copy: bool = True) -> None:
-        """Take the caches out of the reserve, unless others replace them."""
+        """Take the states out of the reserve, unless others replace them."""
         if self._reserve is None:
             return
         if self._reserve.holds and copy:
             for name, view in self._reserve.views().items():
                 self._caches[name] = self._empty(view.shape, str(view.dtype))
                 self._caches[name].update_inplace(np.ascontiguousarray(view))
+        for spec in self._reserve.windows.values() if self._reserve.holds else ():
+            held, out = self._buffers[self._turn][spec.name], self._empty(spec.dims(self.batch), spec.dtype)
+            if copy:
+                out.update_inplace(self._reserve.ordered(spec.name, held.numpy()))
+            self._buffers[self._turn][spec.name] = out
+            self._forget_bindings()
         self._reserve.holds = self._reserve.follows = False
+
+    def _forget_bindings(self) -> None:
+        """Drop what is bound to former buffers."""
 
     def _empty(self, shape: tuple[int, ...], dtype: str) -> ort.OrtValue:
         import onnxruntime as ort

@@ -57,6 +57,7 @@ class Provider:
     shapes: frozenset[str] = frozenset()  # operators on shapes that may run on the CPU
     threads_option: str | None = None  # its option for the number of threads, if it has its own threads
     rows_option: str | None = None  # of runs whose caches stay in place (t2r_runtime.session.reserve)
+    windows_option: str | None = None  # the same of windows
     companions: str | None = None  # provider of the companions that this one rejects
     hint: str = "export the graph for this provider"  # what to do if it does not support every node
 
@@ -73,6 +74,7 @@ PROVIDERS: dict[str, Provider] = {
         },
         threads_option="threads",
         rows_option="ep.t2rexecutionprovider.rows",
+        windows_option="ep.t2rexecutionprovider.windows",
         companions="cpu",
         hint="export with the target portable, states of fixed size, and no quantization or w8 or w4",
     ),

@@ -51,9 +51,11 @@ class Graph:
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
     rows_option: str | None = None  # of steps whose caches stay in place (t2r_runtime.session.reserve)
+    windows_option: str | None = None  # the same of windows
     max_state_bytes: int = MAX_STATE_BYTES  # of all states at batch 1, as the caller allows
     # role → function that opens a companion on first use
     companions: Mapping[str, Callable[[], ort.InferenceSession]] = field(default_factory=dict)
+    apart: set[str] = field(default_factory=set)  # windows that the provider has refused to keep in place
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,8 @@ def open_graph(
             count = usable_cores() if threads is None else steps
             others[role] = free.companion(path, signature, role, partial(_options, count, more))
     placement, alone = providers.counted(taken), set(taken) == {opening.provider.ort_name}
-    rows_option = opening.provider.rows_option if alone else None
-    return Graph(path, session, signature, device, placement, opening.captured, rows_option, max_state_bytes, others)
+    in_place = (opening.provider.rows_option, opening.provider.windows_option) if alone else (None, None)
+    return Graph(path, session, signature, device, placement, opening.captured, *in_place, max_state_bytes, others)
 
 
 def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:

@@ -2,7 +2,7 @@
 
 Two bindings, made once, swap the buffers of past and present, so that a step rebinds nothing but growing caches. (If
 ONNX Runtime allocated their outputs, versions before 1.30 would lose them when a binding is reused.) From the second
-step in a row on, a provider that can appends to caches in place (t2r_runtime.session.reserve).
+step in a row on, a provider that can keeps caches and windows in place (t2r_runtime.session.reserve).
 
 Only the token ids or vectors are copied to a device, and only the wanted outputs from it. An input that is not in the
 memory of the provider that reads it is copied when it is bound, and later changes have no effect; so if two providers
@@ -32,7 +32,7 @@ from t2r_runtime.contract.state_spec import GROWING, StateSpec
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session.buffers import Array, Buffers
 from t2r_runtime.session.gather import Rows
-from t2r_runtime.session.reserve import Reserve
+from t2r_runtime.session.reserve import NO_WINDOW, Reserve
 from t2r_runtime.session.session import Graph
 
 if TYPE_CHECKING:
@@ -79,9 +79,12 @@ class States(Buffers):
         return results
 
     def _append(self, reserve: Reserve, wanted: tuple[str, ...]) -> list[Array]:
-        """`step` with the caches in place."""
+        """`step` with the caches and windows in place."""
         if reserve.make_room(self._caches, self.batch):
             self._caches, self._rooms = {}, [{}, {}]
+            held = self._buffers[self._turn]
+            self._buffers[1 - self._turn].update({name: held[name] for name in reserve.windows})
+            reserve.hold(held)
             self._forget_bindings()
         if wanted not in self._bindings:
             self._bindings[wanted] = [self._bind(past, wanted) for past in range(2)]
@@ -89,10 +92,25 @@ class States(Buffers):
                 for spec in self._growing:
                     binding.bind_ortvalue_input(spec.past, reserve.buffers[spec.name])
                     binding.bind_ortvalue_output(spec.present, reserve.buffers[spec.name])
-        self._call(self._session, self._bindings[wanted][self._turn], reserve.options())
+        try:
+            with reserve.kept():
+                self._call(self._session, self._bindings[wanted][self._turn], reserve.options())
+        except UserError as error:
+            if NO_WINDOW not in error.received:
+                raise
+            return self._without_windows(reserve, wanted)
         reserve.grew()
         self._unchecked, self._turn = {}, 1 - self._turn
         return self._wanted(wanted)
+
+    def _without_windows(self, reserve: Reserve, wanted: tuple[str, ...]) -> list[Array]:
+        """`step` after the provider refused to keep the windows in place, as where other nodes read them."""
+        self._settle()
+        self._graph.apart.update(reserve.windows)
+        reserve.windows.clear()
+        if not self._growing:
+            self._reserve = None
+        return self._run(self._session, self._bind(self._turn, wanted), 1, wanted)
 
     def prefill(self, ids: Array, wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """`step` for several tokens of each sequence, ids (B, T), or vectors (B, T, input_size); in one run if there
@@ -103,6 +121,7 @@ class States(Buffers):
                 results = self.step(ids[:, t], wanted)
             return results
         many, fed = self._graph.companions[PREFILL](), self._fed(ids)
+        self._settle()
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
 
     def check(self, ids: NDArray[np.int64], keep: NDArray[np.int64], wanted: tuple[str, ...]) -> list[Array]:
@@ -112,13 +131,13 @@ class States(Buffers):
             The outputs `wanted` after each token, (B, N, ·).
         """
         session, fed = self._graph.companions[DRAFT_CHECK](), self._fed(ids)
+        self._settle()
         binding = session.io_binding()
         self._bind_inputs(binding, self._turn, fed)
         binding.bind_cpu_input(KEEP, keep)
         for name in wanted:
             binding.bind_output(name)
         self._bind_outputs(binding, self._turn)
-        self._settle()
         before = self._caches
         self._run(session, binding, int(keep[0]), ())
         self._unchecked = before
@@ -157,7 +176,6 @@ class States(Buffers):
     def _run(
         self, session: ort.InferenceSession, binding: ort.IOBinding, tokens: int, wanted: tuple[str, ...]
     ) -> list[Array]:
-        self._settle()
         grown: dict[str, ort.OrtValue] = {}
         for spec in self._growing:
             cache = self._caches[spec.name]
