@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PACKAGING := pyproject.toml runtimes/python/pyproject.toml constraints.txt
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all coverage fuzz test-cpp test-arm64 test-platforms test-bindings test-js test-release verify-release web web-chat \
+.PHONY: install demo demo-chat demo-translate libt2r provider release docs check test test-all coverage fuzz test-cpp test-arm64 test-platforms test-bindings test-js test-release verify-release web web-chat web-provider \
 	bench bench-embedding clean onnxruntime provider-headers
 
 # The toolchain, the runtime with its server, and our execution provider where it can be built; then where the programs are.
@@ -68,6 +68,11 @@ verify-release: onnxruntime provider-headers $(VENV)/.release
 # in T2R_ONNXRUNTIME_INCLUDE.
 provider: $(VENV)/.installed
 	$(BIN)/python .ci/provider.py
+
+# The same as a WebAssembly module for the JavaScript package, in runtimes/js/src. zig, a Python package, compiles it.
+web-provider: $(VENV)/.created
+	$(BIN)/python -m pip install --quiet -c constraints.txt ziglang
+	$(BIN)/python runtimes/provider/web/build.py
 
 # The documentation as a site, in build/site. With search: python -m http.server -d build/site
 docs: $(VENV)/.tox

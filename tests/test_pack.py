@@ -50,6 +50,7 @@ def test_list_matches_folder(graph: Path, page: Path, tmp_path: Path) -> None:
     assert len(names) == len(packed.files) == 6, "and the prefill graph, and the weights of both"
     head = json.loads((tmp_path / "web" / "files.json").read_text())
     assert (head["pack"], head["graph"], head["peer"]) == (1, "story.onnx", "softmax.onnx")
+    assert head["quantization"] == "none"
     Decoder(tmp_path / "web" / "story.onnx").prefill([1, 2, 3])
 
 

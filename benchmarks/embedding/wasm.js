@@ -1,37 +1,44 @@
 /**
  * node wasm.js STEPS GRAPH GRAPH…: processor time of a step of each graph in ONNX Runtime's WebAssembly, on one thread of
- * Node, in turns. It needs `npm install` in runtimes/js. States are chained, tokens are random; prefill graphs are not run.
+ * Node, in turns; of t2r:GRAPH in our own provider's module (`make web-provider`). It needs `npm install` in runtimes/js. States are
+ * chained, tokens are random; prefill graphs are not run.
  */
 
 import { readFile, readdir } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 
-import * as ort from "../../runtimes/js/node_modules/onnxruntime-web/dist/ort.wasm.bundle.min.mjs";
+import * as web from "../../runtimes/js/node_modules/onnxruntime-web/dist/ort.wasm.bundle.min.mjs";
+import { openModule } from "../../runtimes/js/src/module.js";
 
 const ARRAYS = { float32: Float32Array, int8: Int8Array, int32: Int32Array, int64: BigInt64Array };
 const [steps, ...graphs] = process.argv.slice(2);
-ort.env.wasm.numThreads = 1;
+web.env.wasm.numThreads = 1;
 
-async function opened(graph) {
+async function opened(given) {
+  const isOwn = given.startsWith("t2r:"), graph = isOwn ? given.slice(4) : given, ort = isOwn ? await openModule() : web;
   const folder = dirname(graph), names = await readdir(folder);
   const weights = names.filter((name) => name.startsWith(`${basename(graph)}.`) && name.endsWith(".data"));
   const externalData = await Promise.all(weights.map(async (path) => ({ path, data: await readFile(join(folder, path)) })));
   const session = await ort.InferenceSession.create(await readFile(graph), { executionProviders: ["wasm"], externalData });
   const zeros = ({ name, type, shape }) => {
-    const dims = shape.map((size) => (typeof size === "number" ? size : 1));
+    const dims = shape.map((size) => (typeof size === "number" && size >= 0 ? size : 1));
     return [name, new ort.Tensor(type, new ARRAYS[type](dims.reduce((all, size) => all * size, 1)), dims)];
   };
-  return { graph, session, feeds: Object.fromEntries(session.inputMetadata.map(zeros)), times: [] };
+  return { graph: given, ort, session, feeds: Object.fromEntries(session.inputMetadata.map(zeros)), times: [] };
 }
 
 const all = [];
 for (const graph of graphs) all.push(await opened(graph));
 for (let step = 0; step < Number(steps) + 2; step++) {
-  for (const { session, feeds, times } of all) {
-    feeds.input_ids.data[0] = BigInt((step * 7919) % 250);
+  for (const { ort, session, feeds, times } of all) {
+    feeds.input_ids = new ort.Tensor("int64", BigInt64Array.of(BigInt((step * 7919) % 250)), [1]);
     const start = process.cpuUsage(), found = await session.run(feeds), { user, system } = process.cpuUsage(start);
     if (step > 1) times.push((user + system) / 1000); // the first two compile
-    for (const name of Object.keys(found)) if (name.startsWith("present_")) feeds[name.replace("present_", "past_")] = found[name];
+    for (const name of ["input_ids", ...session.outputNames]) {
+      const past = name.replace("present_", "past_"), old = name === past ? (found[name] ?? feeds[name]) : feeds[past];
+      if (name !== past) feeds[past] = found[name];
+      old.dispose();
+    }
   }
 }
 const median = (times) => times.sort((a, b) => a - b)[times.length >> 1];

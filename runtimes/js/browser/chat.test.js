@@ -43,6 +43,19 @@ test("the answers are Python's, and only what is new is read", async () => {
   });
 });
 
+test("without int8 the page takes our own provider, and loads nothing of ONNX Runtime; without that, ONNX Runtime", async () => {
+  const gone = (response) => response.writeHead(404).end();
+  for (const [answers, way, by] of [[{}, "t2r", "our own kernels"], [{ "/t2r/t2r.wasm": gone }, "threads", "ONNX Runtime"]]) {
+    await visited({ query: "", answers }, async ({ page, asked, errors }) => {
+      assert.deepEqual([await page.getAttribute("#status", "data-way"), asked.some((path) => path.startsWith("/vendor/ort"))], [way, way !== "t2r"]);
+      assert.ok((await page.textContent("#about-way")).endsWith(`, by ${by}`));
+      await sent(page, "Once upon a time");
+      assert.match(await spoken(page), /^Once upon a time\n.+/);
+      assert.deepEqual(errors, []);
+    });
+  }
+});
+
 test("a message is answered in a memory of one size, and can be stopped", async () => {
   await visited({}, async ({ page, errors }) => {
     const held = await page.textContent("#held");

@@ -50,10 +50,12 @@ async function inBrowser(flags, work, ...given) {
 const conformance = async (page, bundle, provider, chosen) =>
   page.evaluate(async ([name, where, only]) => {
     const { conform } = await import("/conformance/cases.js");
-    const ort = await import(`/vendor/${name}`);
-    ort.env.wasm.numThreads = 1;
-    ort.env.wasm.wasmPaths = `${location.origin}/vendor/`;
-    ort.env.logLevel = "fatal";
+    const ort = name ? await import(`/vendor/${name}`) : undefined;
+    if (ort) {
+      ort.env.wasm.numThreads = 1;
+      ort.env.wasm.wasmPaths = `${location.origin}/vendor/`;
+      ort.env.logLevel = "fatal";
+    }
     const lines = [], get = (file) => fetch(`/tiny/${file}`);
     const files = {
       json: async (file) => (await get(file)).json(),
@@ -70,6 +72,12 @@ function passed(lines) {
 
 test("every golden case on wasm", SLOW, async () => {
   passed(await inBrowser([], conformance, "ort.wasm.bundle.min.mjs", "wasm", null));
+});
+
+test("golden cases on t2r, without ONNX Runtime: what test/module.test.js does not refuse", SLOW, async () => {
+  const all = JSON.parse(await readFile(join(folder, "tiny", "index.json"), "utf8")).cases.map(({ case: name }) => name);
+  const chosen = all.filter((name) => !["int8", "sampling-states", "sampling-drafts"].includes(name));
+  passed(await inBrowser([], conformance, null, "t2r", chosen));
 });
 
 test("golden cases on webgpu: all that a GPU has with T2R_ALL=1", SLOW, async () => {

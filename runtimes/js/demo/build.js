@@ -32,6 +32,10 @@ await mkdir(join(folder, "t2r"));
 await mkdir(join(folder, "vendor"));
 for (const name of await readdir(join(js, "src"))) {
   if (name === "platform_node.js") continue;
+  if (name.endsWith(".wasm")) {
+    await cp(join(js, "src", name), join(folder, "t2r", name));
+    continue;
+  }
   let text = await readFile(join(js, "src", name), "utf8");
   for (const [from, to] of Object.entries(IMPORTS)) text = text.replace(new RegExp(`(from |import\\()"${from}"`, "g"), `$1"${to}"`);
   await writeFile(join(folder, "t2r", name), text);

@@ -52,7 +52,7 @@ export class Decoder {
     return this.#graphs.step.signature;
   }
 
-  /** Execution provider: cpu, wasm or webgpu. @returns {string} */
+  /** Execution provider: cpu, wasm, webgpu or t2r. @returns {string} */
   get provider() {
     return this.#graphs.step.provider;
   }

@@ -55,7 +55,7 @@ export class Graphs {
   /** Open the graph of a role, which the step graph names. @throws {T2RError} as openGraph; graph: of another model */
   async openBeside(role, signal = null) {
     const { signature, place } = this.step, { source } = this.#all, options = { ...this.#all.options, signal };
-    const graph = await openGraph(beside(this.step, source, signature.graphs[role]), options, role);
+    const graph = await openGraph(beside(this.step, source, signature.graphs[role]), options, role, this.step.ort);
     const key = differs(signature, graph.signature, role);
     if (!key) return void this.#all.others.set(role, graph);
     await graph.session.release();

@@ -1,6 +1,6 @@
 /** The browser's counterpart of platform_node.js: no files, and another package of ONNX Runtime. */
 
-export const PROVIDERS = ["webgpu", "wasm"];
+export const PROVIDERS = ["webgpu", "wasm", "t2r"];
 export const DEFAULT_PROVIDER = "wasm";
 export const PACKAGE = "onnxruntime-web";
 export const KEEPS_ON_GPU = true;
@@ -9,6 +9,13 @@ export const KEEPS_ON_GPU = true;
 export function loadOrt(provider) {
   // @ts-ignore an optional peer dependency
   return provider === "webgpu" ? import("onnxruntime-web/webgpu") : import("onnxruntime-web/wasm");
+}
+
+/** The code of our own provider's module. @returns {Promise<BufferSource>} */
+export async function loadModule() {
+  const address = new URL("./t2r.wasm", import.meta.url), answer = await fetch(address);
+  if (!answer.ok) throw new Error(`the answer ${answer.status} for ${address}`);
+  return answer.arrayBuffer();
 }
 
 /** A browser has no paths. @param {any} _source @param {any} _signal @returns {null} */

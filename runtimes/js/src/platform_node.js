@@ -7,7 +7,7 @@ import { Worker, parentPort } from "node:worker_threads";
 
 import { missing } from "./errors.js";
 
-export const PROVIDERS = ["cpu", "webgpu"];
+export const PROVIDERS = ["cpu", "webgpu", "t2r"];
 export const DEFAULT_PROVIDER = "cpu";
 export const PACKAGE = "onnxruntime-node";
 export const KEEPS_ON_GPU = false; // its WebGPU provider returns states to the CPU
@@ -20,6 +20,11 @@ process.env.ORT_DISABLE_TELEMETRY ??= "1";
 export function loadOrt(_provider) {
   // @ts-ignore an optional peer dependency
   return import("onnxruntime-node");
+}
+
+/** The code of our own provider's module. @returns {Promise<BufferSource>} */
+export function loadModule() {
+  return readFile(new URL("./t2r.wasm", import.meta.url));
 }
 
 /**

@@ -5,6 +5,7 @@ import { DEFAULT_PROVIDER, KEEPS_ON_GPU, PACKAGE, PROVIDERS, inFolder, loadOrt }
 import { T2RError, missing, printable, shown } from "./errors.js";
 import { checkInterface } from "./interface.js";
 import { readModelFile } from "./model_file.js";
+import { openModule } from "./module.js";
 import { readSignature, requireMemory } from "./signature.js";
 
 /**
@@ -33,15 +34,19 @@ const FAULTS = [
  * @param {string | URL | {graph: string, files: Record<string, Uint8Array>}} source a path, an address, or files in memory
  * @param {import("./types.js").OpenOptions} options
  * @param {string} role the role that the graph must have
+ * @param {any} beside the module of ONNX Runtime that has opened other graphs of these
  * @returns {Promise<Graph>}
  */
-export async function openGraph(source, options, role = "step") {
+export async function openGraph(source, options, role = "step", beside = null) {
   const { signal = null } = options, place = placeOf(source, signal, options.onProgress);
   const provider = options.provider ?? DEFAULT_PROVIDER;
   if (!PROVIDERS.includes(provider)) {
     throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, shown(provider), "choose one of those");
   }
-  const { threads } = options;
+  const { threads } = options, isOwn = provider === "t2r";
+  if (isOwn && (options.ort || (threads ?? 1) !== 1)) {
+    throw new T2RError("provider", "one thread and no ort with the provider t2r", options.ort ? "ort" : `${threads} threads`, "leave it out");
+  }
   const bytes = await place.read(place.name);
   const { metadata, weights } = readModelFile(bytes);
   const signature = readSignature(metadata, options.maxStateBytes);
@@ -49,8 +54,9 @@ export async function openGraph(source, options, role = "step") {
     throw new T2RError("graph", `a graph of the role ${role}`, `one of the role ${signature.role}`, "open the other file");
   }
   requireMemory(signature, signature.batch ?? 1, options.maxStateBytes);
-  const externalData = await Promise.all(weights.map((name) => weightsOf(place, name, signal)));
-  const ort = options.ort ?? (await runtime(provider));
+  const ort = beside ?? options.ort ?? (isOwn ? await openModule() : await runtime(provider)); // the module reads no files, and keeps those given
+  const wanted = isOwn ? weights.filter((name) => !ort.files.has(name)) : weights;
+  const externalData = await Promise.all(wanted.map((name) => weightsOf(place, name, signal, isOwn)));
   const session = await create(ort, place, bytes, externalData, provider, threads, signature);
   try {
     signal?.throwIfAborted();
@@ -82,9 +88,10 @@ async function create(ort, place, bytes, externalData, provider, threads, signat
     options.preferredOutputLocation = Object.fromEntries(states);
   }
   try {
-    if (place.path !== null) return await ort.InferenceSession.create(place.path, options);
+    if (place.path !== null && provider !== "t2r") return await ort.InferenceSession.create(place.path, options);
     return await ort.InferenceSession.create(bytes, { ...options, externalData });
   } catch (error) {
+    if (error instanceof T2RError) throw error;
     const [kind] = FAULTS.find(([, words]) => words.test(String(error.message ?? error))) ?? ["graph"];
     throw new T2RError(kind, "a graph that ONNX Runtime opens", printable(error), "check the file, or export the model again");
   }
@@ -154,10 +161,10 @@ function counted(answer, file, onProgress) {
   return new Response(answer.body.pipeThrough(new TransformStream({ transform })));
 }
 
-/** A file of weights: in a folder ONNX Runtime maps it itself, so it need only exist. */
-async function weightsOf(place, name, signal) {
+/** A file of weights: in a folder ONNX Runtime maps it itself, so it need only exist unless `isRead`. */
+async function weightsOf(place, name, signal, isRead) {
   try {
-    if (place.find) return void (await place.find(name));
+    if (place.find && !isRead) return void (await place.find(name));
     return { path: name, data: await place.read(name) };
   } catch (error) {
     signal?.throwIfAborted();

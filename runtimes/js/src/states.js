@@ -20,8 +20,8 @@ export class States {
     this.#graph = graph;
     const slot = ({ name, shape }) => ({ name, past: `past_${name}`, present: `present_${name}`, constant: !shape.includes("T") });
     this.#slots = graph.signature.states.map(slot);
-    // only ONNX Runtime's Node.js binding writes to preallocated outputs
-    this.swaps = graph.provider === "cpu";
+    // of ONNX Runtime's, only the binding of Node.js writes to preallocated outputs
+    this.swaps = graph.provider === "cpu" || graph.provider === "t2r";
   }
 
   get bytes() {
@@ -90,7 +90,8 @@ export class States {
     const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
     const names = wanted === null ? [] : OUTPUTS[wanted], feeds = inputsOf(graph, rows.flat(), dims);
     if (keep !== null) feeds.keep = this.#tensor("int64", BigInt64Array.from(rows, () => BigInt(keep)), [rows.length]);
-    const [logits, tokens, sums] = await this.#chained(graph, feeds, names, keep !== null);
+    const own = Object.values(feeds), [logits, tokens, sums] = await this.#chained(graph, feeds, names, keep !== null);
+    for (const tensor of own) tensor.dispose?.();
     return tokens ? { logits, tokens: Int32Array.from(tokens, Number), ...(sums && { sums }) } : logits;
   }
 
@@ -129,7 +130,7 @@ export class States {
       else if (!undoable) old.dispose?.();
       if (undoable) this.#before.set(name, old);
     }
-    return Promise.all(names.map((name) => found[name].getData()));
+    return Promise.all(names.map((name) => taken(found[name])));
   }
 
   async #ran(graph, feeds, fetches) {
@@ -146,7 +147,7 @@ export class States {
 
   #replace(entries) {
     this.#forget();
-    for (const tensor of [...this.#past.values(), ...this.#source.values()]) tensor.dispose?.();
+    for (const tensor of [...this.#past.values(), ...this.#source.values(), ...this.#spare.values()]) tensor.dispose?.();
     this.#source.clear();
     this.#past = new Map(entries);
     this.#spare.clear();
@@ -170,6 +171,13 @@ export class States {
     if (spare && spare.dims.every((d, n) => d === like.dims[n])) return spare;
     return this.#tensor(like.type, new ARRAYS[like.type](product(like.dims)), like.dims);
   }
+}
+
+/** The numbers of a tensor, which is not used again. */
+async function taken(tensor) {
+  const data = await tensor.getData();
+  tensor.dispose?.();
+  return data;
 }
 
 /** The input of a run: tokens, or vectors, flattened. */

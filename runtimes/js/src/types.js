@@ -79,7 +79,8 @@
 
 /**
  * @typedef {object} OpenOptions
- * @property {"cpu" | "wasm" | "webgpu"} [provider] cpu (the default) or webgpu in Node; wasm (the default) or webgpu in a browser
+ * @property {"cpu" | "wasm" | "webgpu" | "t2r"} [provider] cpu (the default) or webgpu in Node; wasm (the default) or webgpu in a browser;
+ *   in both t2r, our own in WebAssembly, which needs no ONNX Runtime and has one thread
  * @property {number} [threads] inside an operator, in Node; in a browser set `ort.env.wasm.numThreads`
  * @property {boolean} [prefill] whether to open the prefill graph, if there is one; true by default
  * @property {number} [maxStateBytes] limit of one sequence's states; 2 GiB by default

@@ -53,7 +53,7 @@ export class WorkerDecoder {
     return this.#opened.signature;
   }
 
-  /** Execution provider: cpu, wasm or webgpu. @returns {string} */
+  /** Execution provider: cpu, wasm, webgpu or t2r. @returns {string} */
   get provider() {
     return this.#opened.provider;
   }

@@ -150,9 +150,9 @@ void build_attention(Plan &plan, const Node &node) {
         if (of.is_in_place) plan.keep_in_place(in[i], caches.back(), of.added, node.outputs[output]);
     }
     const std::size_t parts = of.heads * of.queries * of.most_pieces();
-    const auto scratch = [&](std::size_t floats) { return plan.add_scratch(floats * sizeof(float)); };
-    const ValueId values = scratch(parts * of.width), most = scratch(parts), sums = scratch(parts);
-    const ValueId there = scratch(of.heads * of.most_pieces() * at_a_time * of.width);
+    const auto scratch = [&](std::size_t rows, std::size_t floats) { return plan.add_scratch({of.heads, rows, of.most_pieces(), floats, sizeof(float)}); };
+    const ValueId values = scratch(of.queries, of.width), most = scratch(of.queries, 1), sums = scratch(of.queries, 1);
+    const ValueId there = scratch(at_a_time, of.width);
     Pieces pieces;
     pieces.of = of, pieces.before_cap = node.real("before_cap", 0), pieces.cap = node.real("cap", 0);
     pieces.is_shared = of.heads * of.queries * of.after * (of.size + of.width) >= 2 * worth_sharing;

@@ -55,6 +55,11 @@ void build_parts(Plan &plan, const Node &node) {
     for (const Node &part : node.parts) plan.add_node(part);
 }
 
+int version_of(const std::string &op, int opset) {
+    const Form *const form = form_of(op);
+    return form ? std::min(opset, form->last) : 0;
+}
+
 Builder builder_of(const std::string &op) {
     const Form *const form = form_of(op);
     return form ? form->build : nullptr;

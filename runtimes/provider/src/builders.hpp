@@ -34,6 +34,10 @@ using Builders = std::map<std::string, Form>;
 // Throws Refused unless the node has the form of its operator. A fused node has it if its parts do.
 void require_form(const Node &node);
 
+// Since which version an operator of ONNX's own has the definition that it has in an opset of 13 to 26: the tables have every one of
+// these, so that a version between two of them is as good. 0 without an operator of that name.
+int version_of(const std::string &op, int opset);
+
 // Throws Refused unless all values are float32.
 void require_float32(const Plan &plan, const Node &node, std::initializer_list<ValueId> ids);
 

@@ -65,6 +65,9 @@ bool has_i8mm() {
 
 // Of the sets, the asked one, or the best that follows it.
 const Kernels &best() {
+#ifdef T2R_WASM
+    return wasm_kernels;
+#else
     const char *const given = std::getenv("T2R_KERNELS");
     const std::string asked = given ? given : "";
 #ifdef T2R_X86
@@ -79,6 +82,7 @@ const Kernels &best() {
     if (asked != "base") return neon_kernels;
 #endif
     return base_kernels;
+#endif
 }
 
 }  // namespace

@@ -47,9 +47,16 @@ struct QuantizedMatrix {
     std::size_t scale_bytes() const { return has_halves ? sizeof(Half) : sizeof(float); }
 };
 
+// Bytes of a number of a quantized vector.
+#ifdef __wasm__
+inline constexpr std::size_t number_bytes = 2;
+#else
+inline constexpr std::size_t number_bytes = 1;
+#endif
+
 // Vector quantized to 8 bits in the blocks of the matrix that it is multiplied with, zero-padded to registers of 64 bytes.
 struct QuantizedVector {
-    std::int8_t *even, *odd;   // numbers 2i and 2i + 1 for 4 bits; for 8 bits `even` has all
+    std::int8_t *even, *odd;   // numbers 2i and 2i + 1 for 4 bits; for 8 bits `even` has all; for WebAssembly as in web/rows_wasm.inl
     float *scales;             // per block
     std::int32_t *offsets;     // initial accumulators, one per 4 bytes: in the first of a unit of 32 numbers (or of a block of 16)
                                // -2^(bits - 1) · their sum, else 0
@@ -118,6 +125,9 @@ extern const Kernels avx2_kernels, avxvnni_kernels, avx512_kernels;
 #elif defined(__aarch64__)
 #define T2R_ARM64 1
 extern const Kernels neon_kernels, dotprod_kernels, i8mm_kernels;
+#elif defined(__wasm__)
+#define T2R_WASM 1
+extern const Kernels wasm_kernels;
 #endif
 
 }  // namespace t2r::provider

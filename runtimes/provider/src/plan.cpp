@@ -28,7 +28,8 @@ constexpr std::size_t margin = 0;
 constexpr std::size_t aligned = 64;
 constexpr auto between_questions = std::chrono::milliseconds(margin ? 0 : 10);  // AddressSanitizer also sees them in short runs
 constexpr std::size_t most_folded = std::size_t{1} << 24;  // bytes that constant folding adds for a node
-constexpr std::size_t most_bytes = std::size_t{1} << 36;  // of one value
+constexpr int most_bits = sizeof(std::size_t) > 4 ? 36 : 27;  // a value has at most 2^most_bits numbers; where sizes have 32 bits, 8 bytes of each fit
+constexpr std::size_t most_numbers = std::size_t{1} << most_bits, most_arena = ~std::size_t{0} / 4;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + aligned - 1) / aligned * aligned; }
 
@@ -37,8 +38,8 @@ std::size_t rounded(std::size_t bytes) { return (bytes + aligned - 1) / aligned 
 std::size_t count_of(const Dims &dims) {
     std::size_t count = 1;
     for (const std::int64_t dim : dims) {
-        if (dim < 0 || (dim && count > most_bytes / static_cast<std::size_t>(dim)))
-            throw Refused("a shape of at most 2^36 numbers", "a larger or a negative one", "export the model again");
+        if (dim < 0 || static_cast<std::uint64_t>(dim) > most_numbers || (dim && count > most_numbers / static_cast<std::size_t>(dim)))
+            throw Refused("a shape of at most 2^" + std::to_string(most_bits) + " numbers", "a larger or a negative one", "export the model again");
         count *= static_cast<std::size_t>(dim);
     }
     return count;
@@ -164,8 +165,8 @@ void Plan::add_view(const Node &node, std::size_t output, ValueId of, Dims dims,
     name(node.outputs.at(output), static_cast<ValueId>(values.size()) - 1);
 }
 
-ValueId Plan::add_scratch(std::size_t bytes) {
-    return add_value(Type::uint8, {static_cast<std::int64_t>(bytes)}, Kind::arena, 0);
+ValueId Plan::add_scratch(const std::vector<std::size_t> &factors) {
+    return add_value(Type::uint8, Dims(factors.begin(), factors.end()), Kind::arena, 0);
 }
 
 void Plan::keep_in_place(ValueId past, ValueId present, std::size_t added, const std::string &output) {
@@ -261,6 +262,7 @@ void Plan::place_in_arena() {
             if (begin + bytes < end) gaps[begin + bytes] = end;
             return begin;
         }
+        if (bytes > most_arena - arena_bytes) throw Refused("values that fit the memory of a process", "larger ones", "use a smaller model or batch");
         arena_bytes += bytes;
         return arena_bytes - bytes;
     };
@@ -304,7 +306,7 @@ void Plan::make_stages() {
 std::unique_ptr<Run> Runs::take(std::size_t values, std::size_t bytes) {
     auto run = std::make_unique<Run>();
     {
-        const std::lock_guard<std::mutex> lock(mutex);
+        const std::lock_guard<Mutex> lock(mutex);
         if (!idle.empty()) run = std::move(idle.back()), idle.pop_back();
     }
     run->values.resize(values);
@@ -313,7 +315,7 @@ std::unique_ptr<Run> Runs::take(std::size_t values, std::size_t bytes) {
 }
 
 void Runs::give_back(std::unique_ptr<Run> run) {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const std::lock_guard<Mutex> lock(mutex);
     idle.push_back(std::move(run));
 }
 

@@ -9,14 +9,17 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "graph.hpp"
+#ifdef __wasm__
+#include "../web/team.hpp"
+#else
 #include "team.hpp"
+#endif
 
 namespace t2r::provider {
 
@@ -51,7 +54,7 @@ public:
     void give_back(std::unique_ptr<Run> run);
 
 private:
-    std::mutex mutex;
+    Mutex mutex;
     std::vector<std::unique_ptr<Run>> idle;
 };
 
@@ -159,7 +162,7 @@ public:
     // Adds integers that are known at planning time.
     ValueId add_known(const Node &node, Type type, Dims dims, const Dims &numbers);
     void add_view(const Node &node, std::size_t output, ValueId of, Dims dims, std::size_t offset = 0);
-    ValueId add_scratch(std::size_t bytes);
+    ValueId add_scratch(const std::vector<std::size_t> &factors);  // of their product, in bytes
     bool are_caches_in_place() const { return in_place.rows.has_value(); }
     bool are_windows_in_place() const { return in_place.turned.has_value(); }
     std::int64_t rows_now() { return reads_rows = true, *in_place.rows; }

@@ -162,12 +162,12 @@ inline std::int32_t zero_of(const QuantizedMatrix &w, std::size_t row, std::size
     return w.bits == 8 ? zeros[block] : (block % 2 ? zeros[block / 2] >> 4 : zeros[block / 2] & 15);
 }
 
-// Correction of a row's product for zero points other than the middle.
-inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row) {
+// Correction of a row's product for zero points other than the middle, of the blocks from `block` on.
+inline float of_zeros(const QuantizedMatrix &w, const QuantizedVector &x, std::size_t row, std::size_t block = 0) {
     if (!w.zeros) return 0;
     const std::int32_t middle = 1 << (w.bits - 1);
     float whole = 0;
-    for (std::size_t block = 0; block < w.blocks; block++) {
+    for (; block < w.blocks; block++) {
         const auto difference = static_cast<float>((middle - zero_of(w, row, block)) * x.sums[block]);
         whole += difference * (scale_of(w, row, block) * x.scales[block]);
     }

@@ -15,7 +15,7 @@
 #include "fuse.hpp"
 #include "ort_graph.hpp"
 #include "ort_session.hpp"
-#include "plan.hpp"
+#include "plans.hpp"
 
 #if defined(_WIN32)
 #define T2R_EXPORTED __declspec(dllexport)
@@ -30,8 +30,6 @@ namespace {
 constexpr const char *provider_name = "T2rExecutionProvider";
 constexpr const char *threads_option = "ep.t2rexecutionprovider.threads", *rows_option = "ep.t2rexecutionprovider.rows",
                      *windows_option = "ep.t2rexecutionprovider.windows";
-// Least recently used cache of plans by shape: at least kept_plans, and more up to kept_operations in all.
-constexpr std::size_t kept_plans = 16, kept_operations = 1 << 14;
 constexpr std::int64_t most_rows = std::int64_t{1} << 31, most_turned = std::int64_t{1} << 62;
 
 // Converts exceptions to a status of ONNX Runtime; null on success.
@@ -55,7 +53,7 @@ void require(OrtStatus *status) { Ort::ThrowOnError(status); }
 std::mutex refused;
 std::string last_refusal;  // why the last refused graph was not taken
 
-std::atomic<std::size_t> last_size{0};  // operations of the last plan
+std::atomic<std::size_t> last_size{0};  // operations of the plan of the last run
 std::atomic<int> last_threads{0};       // of the team of the last run
 
 thread_local const OrtRunOptions *options_of_run = nullptr;  // of the run that this thread is in
@@ -83,7 +81,7 @@ InPlace in_place_of(const OrtRunOptions *options) {
 class Step : public OrtNodeComputeInfo {
 public:
     Step(Graph graph, std::vector<std::optional<Given>> weights, std::optional<int> threads)
-        : OrtNodeComputeInfo{}, graph(fused(std::move(graph))), weights(std::move(weights)), threads(threads) {
+        : OrtNodeComputeInfo{}, plans(fused(std::move(graph)), std::move(weights)), threads(threads) {
         if (threads) team = team_of(*threads);
         ort_version_supported = ORT_API_VERSION;
         CreateState = [](OrtNodeComputeInfo *self, OrtNodeComputeContext *, void **state) noexcept -> OrtStatus * {
@@ -102,8 +100,8 @@ private:
         std::vector<const void *> inputs = addresses;
         Dims shapes;
         shapes.reserve(last_numbers);
-        for (std::size_t i = 0; i < weights.size(); i++) {
-            if (weights[i]) continue;
+        for (std::size_t i = 0; i < plans.weights.size(); i++) {
+            if (plans.weights[i]) continue;
             const Ort::ConstValue value = context.GetInput(i);
             inputs[i] = value.GetTensorRawData();
             add_shape(value, shapes);
@@ -124,9 +122,9 @@ private:
 
     // A session's weights stay where they are: a step has a thousand of them, and a few hundred other inputs.
     void read_weights(const Ort::KernelContext &context) {
-        std::vector<const void *> found(weights.size());
-        for (std::size_t i = 0; i < weights.size(); i++)
-            if (weights[i]) found[i] = context.GetInput(i).GetTensorRawData();
+        std::vector<const void *> found(plans.weights.size());
+        for (std::size_t i = 0; i < found.size(); i++)
+            if (plans.weights[i]) found[i] = context.GetInput(i).GetTensorRawData();
         addresses = std::move(found);
     }
 
@@ -139,14 +137,6 @@ private:
         require(Ort::GetApi().GetDimensions(shape, shapes.data() + shapes.size() - rank, rank));
     }
 
-    // The next input of those that `add_shape` added; moves `at` behind it.
-    static Given shape_at(Dims::const_iterator &at) {
-        const Type type = type_of(*at++);
-        const std::int64_t rank = *at++;
-        at += rank;
-        return {type, Dims(at - rank, at)};
-    }
-
     std::shared_ptr<Team> current_team(const Ort::KernelContext &context) {
         const std::lock_guard<std::mutex> lock(mutex);
         if (!threads) threads = pool_threads(context, usable_cores());
@@ -157,30 +147,12 @@ private:
 
     std::shared_ptr<const Plan> plan_for(Dims shapes, const InPlace &in_place) {
         const std::lock_guard<std::mutex> lock(mutex);
-        const auto found = std::find_if(plans.begin(), plans.end(), [&](const Kept &each) {
-            return each.shapes == shapes && each.plan->serves(in_place);
-        });
-        if (found != plans.end()) {
-            std::rotate(found, found + 1, plans.end());
-            return plans.back().plan;
-        }
-        std::vector<Given> all;
-        auto next = shapes.cbegin();
-        for (const std::optional<Given> &weight : weights) all.push_back(weight ? *weight : shape_at(next));
-        auto plan = std::make_shared<const Plan>(graph, all, in_place);
+        auto plan = plans.plan_for(std::move(shapes), in_place);
         last_size = plan->size();
-        if (plans.size() >= kept_plans && (plans.size() + 1) * plan->size() > kept_operations) plans.erase(plans.begin());
-        plans.push_back({std::move(shapes), plan});
         return plan;
     }
 
-    struct Kept {
-        Dims shapes;  // of the inputs that change
-        std::shared_ptr<const Plan> plan;
-    };
-
-    const Graph graph;
-    const std::vector<std::optional<Given>> weights;  // by input; empty for inputs that change from run to run
+    Plans plans;
     std::once_flag are_known;
     std::vector<const void *> addresses;  // of the weights
     std::atomic<std::size_t> last_numbers{0};
@@ -189,7 +161,6 @@ private:
     Termination termination;
     Runs runs;
     std::mutex mutex;  // of the threads, the team and the plans
-    std::vector<Kept> plans;
 };
 
 Given given_of(const Ort::ConstValueInfo &value) {
@@ -352,7 +323,7 @@ extern "C" T2R_EXPORTED std::size_t t2r_provider_refusal(char *text, std::size_t
     return why.size();
 }
 
-// Number of operations in the last plan that was made for a run.
+// Number of operations in the plan of the last run.
 extern "C" T2R_EXPORTED std::size_t t2r_provider_operations() { return t2r::provider::last_size; }
 
 // Number of threads of the last run.

@@ -16,7 +16,7 @@ struct Layout {
     std::size_t numbers, offsets, scales, whole;  // bytes
 
     explicit Layout(const QuantizedMatrix &w) {
-        numbers = w.bits == 4 ? padded(w) / 2 : padded(w);
+        numbers = number_bytes * (w.bits == 4 ? padded(w) / 2 : padded(w));
         offsets = padded(w) / 32 * (w.bits == 4 ? 4 : 8) * sizeof(std::int32_t);
         scales = (w.blocks * sizeof(float) + 63) / 64 * 64;
         whole = (w.bits == 4 ? 2 : 1) * numbers + offsets + 2 * scales;
@@ -144,11 +144,13 @@ void build_quantized_product(Plan &plan, const Node &node) {
         refuse(node, "4 or 8 bits in blocks of 16 or more", "others");
     if (w.rows == 0 || w.columns == 0 || w.columns > (1u << 24) || w.rows > (1u << 28)) refuse(node, "a matrix", "other sizes");
     w.blocks = (w.columns + w.block - 1) / w.block;
+    const std::size_t of_row = w.blocks * w.block * w.bits / 8;
+    count_of({static_cast<std::int64_t>(w.rows), static_cast<std::int64_t>(of_row)});  // refuses a size that 32 bits do not hold
     w.has_halves = plan.value(scales).type == Type::float16;
     require_float32(plan, node, {x});
     if (!w.has_halves) require_float32(plan, node, {scales});
     Dims dims = plan.value(x).dims;
-    if (plan.value(numbers).type != Type::uint8 || count_of(plan.value(numbers).dims) != w.rows * w.blocks * w.block * w.bits / 8 ||
+    if (plan.value(numbers).type != Type::uint8 || count_of(plan.value(numbers).dims) != w.rows * of_row ||
         count_of(plan.value(scales).dims) != w.rows * w.blocks || dims.empty() || dims.back() != static_cast<std::int64_t>(w.columns))
         refuse(node, "weights, scales and vectors of its sizes", "others");
     std::vector<ValueId> reads{-1, numbers, scales};
@@ -175,7 +177,7 @@ void build_quantized_product(Plan &plan, const Node &node) {
     Quantized quantized;
     quantized.w = w, quantized.vectors = operation.vectors;
     quantized.is_shared = quantized.vectors > 1 && count_of(dims) >= worth_sharing;
-    reads[0] = level == 4 ? plan.add_scratch(operation.vectors * Layout(w).whole) : x;
+    reads[0] = level == 4 ? plan.add_scratch({operation.vectors, Layout(w).whole}) : x;
     if (level == 4) plan.add(std::move(quantized), {x}, {reads[0]});
     dims.back() = static_cast<std::int64_t>(w.rows);
     const ValueId y = plan.add_output(node, 0, Type::float32, dims);

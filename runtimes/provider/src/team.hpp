@@ -13,6 +13,8 @@
 
 namespace t2r::provider {
 
+using Mutex = std::mutex;
+
 class Team {
 public:
     // Spin barrier: each of `threads` threads calls meet() between the parts of its work.

@@ -76,6 +76,18 @@ void products(std::size_t rows, std::size_t inner, std::size_t columns) {
         }
 }
 
+// Number i of a quantized vector: odd ones follow the even ones of 4 bits; WebAssembly's are in the order and units of web/rows_wasm.inl.
+int number_of_vector(const std::vector<std::int8_t> &own, int bits, std::size_t i) {
+#ifdef T2R_WASM
+    const std::size_t many = bits == 4 ? 4 : 2, within = i % (8 * many);
+    const std::int16_t *const numbers = reinterpret_cast<const std::int16_t *>(own.data()) + (i - within) + within % many * 8;
+    const int units[] = {256, 16, 1, 256};
+    return numbers[within / many] / (bits == 4 ? units[within % many] : 1);
+#else
+    return bits == 8 ? own[i] : own[i / 2 + i % 2 * (own.size() / 2)];
+#endif
+}
+
 // With `is_extreme`, the largest numbers and vectors of one number: products of 8 bits that sums of 16 bits would not hold.
 void quantized(int bits, std::size_t block, std::size_t columns, std::size_t rows, std::size_t vectors, bool is_extreme = false) {
     QuantizedMatrix w{nullptr, nullptr, false, nullptr, rows, columns, block, (columns + block - 1) / block, bits};
@@ -90,7 +102,7 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
     const auto number = [&](const auto &of, std::size_t row, std::size_t i) {  // number i of the row at offset `row`
         return bits == 8 ? of[row + i] : of[row + i / 2] >> (i % 2 * 4) & 15;
     };
-    std::vector<std::vector<std::int8_t>> own(vectors, std::vector<std::int8_t>(padded(w)));
+    std::vector<std::vector<std::int8_t>> own(vectors, std::vector<std::int8_t>(padded(w) * number_bytes));
     std::vector<std::vector<std::int32_t>> offsets(vectors, std::vector<std::int32_t>(padded(w) / 32 * (bits == 4 ? 4 : 8)));
     std::vector<std::vector<std::int32_t>> sums(vectors, std::vector<std::int32_t>(w.blocks));
     std::vector<std::vector<float>> own_scales(vectors, std::vector<float>(w.blocks));
@@ -111,7 +123,7 @@ void quantized(int bits, std::size_t block, std::size_t columns, std::size_t row
             for (std::size_t row = 0; row < rows; row += 3) {
                 Sum sum;
                 for (std::size_t i = 0; i < columns; i++) {
-                    const int in = bits == 8 ? own[v][i] : own[v][i / 2 + i % 2 * padded(w) / 2];  // odd numbers follow the even ones
+                    const int in = number_of_vector(own[v], bits, i);
                     const int zero = any ? number(zeros, row * zeros_of_row, i / block) : 1 << (bits - 1);
                     sum.add(double(number(numbers, row * of_row, i) - zero) * in * scales[row * w.blocks + i / block] * own_scales[v][i / block]);
                 }

@@ -54,6 +54,12 @@ def test_order_of_operations(build: Path) -> None:
     assert subprocess.run([program, "broken"], capture_output=True).returncode == 1
 
 
+def test_files_that_are_cut_off_or_changed(build: Path) -> None:
+    """Each is read and planned, or refused; nothing beyond it is touched (web/onnx_file.cpp)."""
+    built(build, "onnx_file")
+    done([str(build / "onnx_file"), *(str(TINY / f"{name}.onnx") for name in ("w4", "prefill", "tiny-hybrid", "fails"))])
+
+
 def preloaded(folder: Path, library: str, *command: str) -> subprocess.CompletedProcess[str]:
     """Run Python with sanitizers and the built library as the package."""
     package = folder / library / plugin.__name__

@@ -24,13 +24,13 @@ async function open() {
   try {
     const list = await listed();
     done = showDownload(list, $("status"), $("loading"));
-    const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
+    const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined, list.quantization);
     ({ perToken } = found);
     ready = true;
     tell("Ready.");
     $("status").dataset.way = found.way;
     $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, ${found.layers} layers, a vocabulary of ${counted(found.vocabulary)}`;
-    $("about-way").textContent = `${whereItRuns(found.way, found.threads)}, by ONNX Runtime`;
+    $("about-way").textContent = whereItRuns(found.way, found.threads);
     showCost(found, perToken);
   } finally {
     done();

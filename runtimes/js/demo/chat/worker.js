@@ -10,8 +10,8 @@ let decoder, tokenizer, messages = [], read = [], stopping = false; // read: tok
 
 answer({ open, say, reset }, () => (stopping = true));
 
-async function open(name, wanted) {
-  const found = await fastest(wanted, async (options) => {
+async function open(name, wanted, quantization) {
+  const found = await fastest(wanted, quantization, async (options) => {
     decoder = await Decoder.open(new URL(`./${name}`, import.meta.url), options);
     tokenizer = decoder.tokenizer();
   });

@@ -42,13 +42,13 @@ async function open() {
   try {
     list = await listed();
     done = showDownload(list, $("status"), $("loading"));
-    const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
+    const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined, list.quantization);
     ({ way, perToken } = found);
     tell("Ready.");
     $("status").dataset.way = way;
     $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, ${found.layers} layers, a vocabulary of ${counted(found.vocabulary)}`;
     $("about-memory").textContent = `${amount(found.bytes)} for what was read`;
-    $("about-way").textContent = `${whereItRuns(way, found.threads)}, by ONNX Runtime`;
+    $("about-way").textContent = whereItRuns(way, found.threads);
     $("race-card").hidden = !list.peer;
     show(found);
     // if a translator is packed beside it

@@ -45,10 +45,11 @@ export function failure(kind, message) {
   return Object.assign(new Error(message), { kind });
 }
 
-/** Where the model runs. */
+/** Where the model runs, and by what. */
 export function whereItRuns(way, threads) {
-  if (way === "webgpu") return "on the GPU (WebGPU)";
-  return `on the processor (WebAssembly, ${threads === 1 ? "one thread" : `${threads} threads`})`;
+  if (way === "webgpu") return "on the GPU (WebGPU), by ONNX Runtime";
+  const by = way === "t2r" ? "our own kernels" : "ONNX Runtime";
+  return `on the processor (WebAssembly, ${threads === 1 ? "one thread" : `${threads} threads`}), by ${by}`;
 }
 
 /** Bytes for display: 67.6 kB, 4.9 MB. */

@@ -1,4 +1,4 @@
-/** Ways to run a model in this browser, the fastest first, and ONNX Runtime for each. */
+/** Ways to run a model in this browser, the fastest first: in our own provider's module, or in ONNX Runtime. */
 
 import { T2RError } from "./t2r/index.js";
 
@@ -7,18 +7,20 @@ const MODULE = "./vendor/ort-wasm-simd-threaded.wasm"; // that WASM loads, by it
 const THREADS = 4; // maximum: a small model gains nothing from more
 
 /**
- * Open a model on WebGPU if there is an adapter, else in threads, else in one thread.
+ * Open a model in our own provider, which is small and has no kernels for int8; else on WebGPU if there is an adapter, else in threads,
+ * else in one thread.
  * @param {string | undefined} wanted only this way
+ * @param {string} quantization of the model
  * @param {(options: object) => Promise<void>} open with options of Decoder.open
  * @returns the way, its threads, and failed attempts
  */
-export async function fastest(wanted, open) {
+export async function fastest(wanted, quantization, open) {
   const tried = [];
-  for (const way of wanted ? [wanted] : await ways()) {
+  for (const way of wanted ? [wanted] : await ways(quantization)) {
     try {
       const options = await withOrt(way);
       await open(options);
-      return { way, threads: options.ort.env.wasm.numThreads, tried };
+      return { way, threads: options.ort?.env.wasm.numThreads ?? 1, tried };
     } catch (error) {
       if (error.kind !== "provider" && way !== "webgpu") throw error;
       tried.push(`${way}: ${error.message}`);
@@ -38,8 +40,8 @@ async function hasModule() {
   }
 }
 
-async function ways() {
-  const found = [];
+async function ways(quantization) {
+  const found = quantization?.startsWith("int8") ? [] : ["t2r"];
   try {
     if (await navigator.gpu?.requestAdapter()) found.push("webgpu");
   } catch {
@@ -51,6 +53,7 @@ async function ways() {
 /** Options of Decoder.open for a way. @throws {T2RError} provider, script */
 export async function withOrt(way) {
   if (typeof WebAssembly === "undefined") throw new T2RError("provider", "WebAssembly", "a browser without", "take a newer browser");
+  if (way === "t2r") return { provider: way };
   const ort = await import(way === "webgpu" ? WEBGPU : WASM).catch((error) => {
     throw new T2RError("script", "ONNX Runtime", String(error.message ?? error), "load the page again");
   });

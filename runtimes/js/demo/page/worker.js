@@ -12,8 +12,8 @@ let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; //
 
 answer({ open, write, reset, save, load, race }, () => (stoppedAt ??= decoder?.position ?? null)); // a stop may come before there is a decoder
 
-async function open(name, wanted) {
-  const found = await fastest(wanted, async (options) => {
+async function open(name, wanted, quantization) {
+  const found = await fastest(wanted, quantization, async (options) => {
     decoder = await opened(name, options);
     tokenizer = decoder.tokenizer();
   });

@@ -20,12 +20,12 @@ async function open() {
   try {
     const list = await listed();
     done = showDownload(list, $("status"), $("loading"));
-    const { way, threads, vocabulary } = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
+    const { way, threads, vocabulary } = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined, list.quantization);
     ready = true;
     $("status").textContent = "Ready.";
     $("status").dataset.way = way;
     $("about-model").textContent = `${list.graph}: ${amount(list.modelBytes)}, a vocabulary of ${counted(vocabulary)}`;
-    $("about-way").textContent = `${whereItRuns(way, threads)}, by ONNX Runtime`;
+    $("about-way").textContent = whereItRuns(way, threads);
   } finally {
     done();
     if (!ready) $("status").textContent = "Not ready.";

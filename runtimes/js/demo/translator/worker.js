@@ -9,8 +9,8 @@ let translator, sources, targets, stopping = false;
 
 answer({ open, translate }, () => (stopping = true));
 
-async function open(name, wanted) {
-  const found = await fastest(wanted, async (options) => {
+async function open(name, wanted, quantization) {
+  const found = await fastest(wanted, quantization, async (options) => {
     translator = await Translator.open(new URL(`./${name}`, import.meta.url), options);
     [sources, targets] = [translator.sourceTokenizer(), translator.tokenizer()];
   });
