@@ -75,7 +75,8 @@ def pack(
                 raise unwritable(folder / name, error) from error
             files.append(PackedFile(name, (made / name).stat().st_size, sha256(made / name)))
         packed = Pack(graph.name, None if peer is None else peer.name, files)
-        head = {"pack": VERSION, "graph": packed.graph, "peer": packed.peer, "quantization": read(graph).signature.quantization}
+        scheme = read(graph).signature.quantization  # by which a page chooses a provider
+        head = {"pack": VERSION, "graph": packed.graph, "peer": packed.peer, "quantization": scheme}
         listed = json.dumps({**head, "files": [vars(file) for file in files]}, indent=1) + "\n"
         write_bytes(made / LIST, listed.encode())
     return packed

@@ -100,7 +100,7 @@ test("companions and weights", () => inCopy(async (folder) => {
 }));
 
 test("providers and threads", async () => {
-  await refused(() => Decoder.open(golden("tiny.onnx"), { provider: "tpu" }), "provider", /cpu, webgpu; received "tpu"/);
+  await refused(() => Decoder.open(golden("tiny.onnx"), { provider: "tpu" }), "provider", /cpu, webgpu, t2r; received "tpu"/);
   await refused(() => Decoder.open(golden("tiny.onnx"), { threads: 0 }), "provider");
 });
 

@@ -57,7 +57,8 @@ def test_order_of_operations(build: Path) -> None:
 def test_files_that_are_cut_off_or_changed(build: Path) -> None:
     """Each is read and planned, or refused; nothing beyond it is touched (web/onnx_file.cpp)."""
     built(build, "onnx_file")
-    done([str(build / "onnx_file"), *(str(TINY / f"{name}.onnx") for name in ("w4", "prefill", "tiny-hybrid", "fails"))])
+    names = ("w4", "prefill", "tiny-hybrid", "fails")
+    done([str(build / "onnx_file"), *(str(TINY / f"{name}.onnx") for name in names)])
 
 
 def preloaded(folder: Path, library: str, *command: str) -> subprocess.CompletedProcess[str]:

@@ -13,11 +13,21 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PROVIDER = HERE.parent
-# these need ONNX Runtime, threads, or other processors
-LEFT_OUT = ("provider", "ort_graph", "ort_session", "team", "kernels_base")
-PROCESSORS = ("avx2", "avx512", "avxvnni", "neon", "dotprod")
-FLAGS = ("-target", "wasm32-wasi", "-std=c++17", "-O3", "-s", "-msimd128", "-Wall", "-Wextra", "-Werror")
-FLAGS += ("-fno-math-errno", "-fno-trapping-math", f"-ffile-prefix-map={PROVIDER}/=")
+OUTSIDE = ("provider", "ort_graph", "ort_session", "team")  # these need ONNX Runtime, or threads
+OTHER_KERNELS = "kernels_"  # of other processors
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+MATH = ("-fno-math-errno", "-fno-trapping-math")  # as in CMakeLists.txt
+FLAGS = (
+    "-target",
+    "wasm32-wasi",
+    "-std=c++17",
+    "-O3",
+    "-s",
+    "-msimd128",
+    *MATH,
+    *WARNINGS,
+    f"-ffile-prefix-map={PROVIDER}/=",
+)
 # zig's C++ library cannot unwind: module.cpp says what a throw does instead
 MODULE = ("-mexec-model=reactor", "-fexceptions", "-Wl,--export=__stack_pointer", "-Wl,-z,stack-size=1048576")
 TEST = ("-fno-exceptions", f"-I{PROVIDER / 'src'}")
@@ -27,8 +37,8 @@ def sources(test: bool) -> list[Path]:
     """The files to compile."""
     if test:
         return [PROVIDER / "tests" / "kernels.cpp", PROVIDER / "src" / "kernels.cpp", HERE / "kernels_wasm.cpp"]
-    left_out = {*LEFT_OUT, *(f"kernels_{name}" for name in PROCESSORS)}
-    core = [file for file in sorted((PROVIDER / "src").glob("*.cpp")) if file.stem not in left_out]
+    all_files = sorted((PROVIDER / "src").glob("*.cpp"))
+    core = [file for file in all_files if file.stem not in OUTSIDE and not file.stem.startswith(OTHER_KERNELS)]
     return [*core, *sorted(HERE.glob("*.cpp"))]
 
 
@@ -38,13 +48,11 @@ def main() -> int:
     parser.add_argument("--test", action="store_true")
     given = parser.parse_args()
     if importlib.util.find_spec("ziglang") is None:
-        print("expected the Python package ziglang; received none; install it with pip", file=sys.stderr)
-        return 2
+        parser.error("expected the Python package ziglang; received none; install it with pip")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    options = TEST if given.test else MODULE
-    command = [sys.executable, "-m", "ziglang", "c++", *FLAGS, *options, *map(str, sources(given.test)), "-o", str(given.out)]
-    return subprocess.run(command, check=False).returncode
+    zig, options = (sys.executable, "-m", "ziglang", "c++"), TEST if given.test else MODULE
+    return subprocess.run((*zig, *FLAGS, *options, *sources(given.test), "-o", given.out), check=False).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

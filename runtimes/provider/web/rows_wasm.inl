@@ -172,7 +172,7 @@ template <class Scale> void row_of_halves(const QuantizedMatrix &w, const Quanti
 template <int bits, std::size_t registers, class Scale>
 void products_of(const QuantizedMatrix &w, const QuantizedVector *x, std::size_t vectors, std::size_t first, std::size_t last, float *y,
                  std::size_t stride) {
-    constexpr std::size_t rows = bits == 8 ? 4 : 2, together = 4;
+    constexpr std::size_t rows = bits == 8 ? 4 : 2, together = 2;
     for (; vectors >= together; vectors -= together, x += together, y += together * stride)
         for (std::size_t row = first; row < last; row++) rows_times_vectors<bits, registers, 1, together, Scale>(w, x, row, y, stride);
     for (; vectors; vectors--, x++, y += stride) {
