@@ -39,6 +39,7 @@ from t2r_export.cli.output import table
 from t2r_export.paths import ADAPTERS
 from t2r_export.providers.bench import Spread, turns
 
+PARITY = 32  # steps: of fewer, rounding may change more than the share of greedy tokens that verify allows
 TOKENS = 20  # per turn
 READS = "reads"  # the key of the loop that reads memory
 HEAD = ("engine", "median (10 to 90 %)", "of llama.cpp", "peak memory")
@@ -62,7 +63,7 @@ def main() -> None:
     engines: dict[str, tuple[str, Path, Mapping[str, str]]] = {"llama.cpp": ("llama.cpp", options.model, {})}
     for graph, source in (map(Path, pair.split("=")) for pair in options.graphs):
         loaded = checkpoint.load(source, base=options.model if source.suffix == ADAPTERS else None)
-        require_parity(loaded, graph, options.provider, greedy=not options.random)
+        require_parity(loaded, graph, options.provider, greedy=not options.random, steps=PARITY)
         engines[graph.stem] = ("t2r", graph, {"provider": options.provider})
     engines["again"] = list(engines.values())[1]
 

@@ -79,7 +79,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 }
 # folder and files of a room of the repository -> most lines
 LINES = {
-    ("t2r_export", "*.py"): 46_110,
+    ("t2r_export", "*.py"): 46_115,
     ("t2r_export/lab", "*.py"): 1_700,
     ("runtimes/python/t2r_runtime", "*.py"): 16_100,
     ("tests", "*.py"): 62_335,

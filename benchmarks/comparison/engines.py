@@ -139,7 +139,7 @@ def as_checkpoint(model: Transformer, name: str) -> Checkpoint:
     return Checkpoint(model.config, model, None, {}, hashlib.sha256(name.encode()).hexdigest())
 
 
-def require_parity(loaded: Checkpoint, path: Path, provider: str = "cpu", greedy: bool = True) -> None:
+def require_parity(loaded: Checkpoint, path: Path, provider: str = "cpu", greedy: bool = True, steps: int = 8) -> None:
     """Verify a graph on a provider.
 
     Args:
@@ -148,7 +148,7 @@ def require_parity(loaded: Checkpoint, path: Path, provider: str = "cpu", greedy
     Raises:
         CheckFailed: names the failed checks.
     """
-    report = verify(loaded, path, provider, steps=8)
+    report = verify(loaded, path, provider, steps=steps)
     if not (report.passed if greedy else all(check.passed for check in report.checks)):
         failed = ", ".join(f"{c.name} {c.worst:.1e} > {c.tolerance:.1e}" for c in report.checks if not c.passed)
         raise CheckFailed(f"no speed for {path.name}, which is not the model: {failed or 'another greedy token'}")

@@ -177,11 +177,11 @@ def _stored(name: str, matrix: np.ndarray, run: Run, config: QuantizeConfig, wei
         parts.append(f"{name}_offsets")
     if not weights.keys() >= set(parts):
         arrays = _kept(matrix, run) if run.kept else in_blocks(matrix.T, run.bits, run.size, config.asymmetric)
-        weights |= zip(parts, stored(arrays), strict=True)
+        weights |= zip(parts, in_halves(arrays), strict=True)
     return parts
 
 
-def stored(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+def in_halves(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The parts of a matrix, as of `in_blocks`, with scales in float16 if that holds them exactly."""
     numbers, scales, *more = parts
     with np.errstate(over="ignore"):

@@ -16,7 +16,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import initializers
 from t2r_export.quantizers.base import projections, tensor_bytes
-from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
+from t2r_export.quantizers.blocks import BLOCK_SIZE, in_blocks, in_halves, unrounded
 from t2r_export.quantizers.experts import expert_nodes
 from t2r_export.quantizers.sensitivity import Passage, Sensitivity
 from t2r_export.quantizers.tables import table_of
@@ -24,7 +24,8 @@ from t2r_runtime.errors import UserError
 
 Choice = tuple[int, int]  # bits, block size
 CHOICES: tuple[Choice, ...] = ((8, 32), (4, 16), (4, 32), (4, 64), (4, 128))  # finest first
-SCALE_BYTES = 4
+HALF, FLOAT = 2, 4  # bytes of a scale
+ROW_BYTES = 256  # more than the constants of a graph take that looks tokens up in blocks (tables.row_of_blocks)
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,17 @@ class Product:
     shape: tuple[int, int]
     costs: tuple[float, ...]  # nats per token
     asymmetric: bool = False
+    of_scale: int = HALF
 
     def bytes(self, choice: int) -> int:
-        return stored(self.shape, *CHOICES[choice], self.asymmetric)
+        return stored(self.shape, *CHOICES[choice], self.asymmetric, self.of_scale)
 
 
-def stored(shape: tuple[int, ...], bits: int, block: int, asymmetric: bool) -> int:
+def stored(shape: tuple[int, ...], bits: int, block: int, asymmetric: bool, of_scale: int = FLOAT) -> int:
     """Bytes of a matrix (in, out) in blocks along `in`, with a scale and, if `asymmetric`, a zero point per block."""
     blocks = -(-shape[0] // block)
     zero_points = -(-blocks * bits // 8) if asymmetric else 0
-    return shape[1] * (blocks * (block * bits // 8 + SCALE_BYTES) + zero_points)
+    return shape[1] * (blocks * (block * bits // 8 + of_scale) + zero_points)
 
 
 def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) -> dict[str, Choice]:
@@ -62,9 +64,12 @@ def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) 
     sensitivity = Sensitivity(bundle, passages)
     products = []
     for name, matrix in sensitivity.graphs.matrices.items():
-        rounded = (restored(matrix, bits, block, config.asymmetric) for bits, block in CHOICES)
-        costs = tuple(sensitivity.cost(name, each) for each in rounded)
-        products.append(Product(name, matrix.shape, costs, config.asymmetric))
+        costs, of_scale = [], HALF
+        for bits, block in CHOICES:
+            parts = in_halves(in_blocks(matrix, bits, block, config.asymmetric))
+            costs.append(sensitivity.cost(name, unrounded(parts, bits, len(matrix))))
+            of_scale = max(of_scale, parts[1].itemsize)
+        products.append(Product(name, matrix.shape, tuple(costs), config.asymmetric, of_scale))
     return {name: CHOICES[choice] for name, choice in fitted(products, left, config.budget).items()}
 
 
@@ -112,9 +117,8 @@ def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:
     rest = [tensor for name, tensor in kept.items() if name not in products | tables | experts]
     unshared = [kept[name].dims for name in tables if name not in products or config.embedding_bits is not None]
     of_experts = sum(_expert_bytes(kept[name].dims, config) for name in experts)
-    return (
-        sum(_table_bytes(rows, width, config) for rows, width in unshared) + of_experts + sum(map(tensor_bytes, rest))
-    )
+    of_tables = sum(_table_bytes(rows, width, config) for rows, width in unshared) + ROW_BYTES * len(graphs)
+    return of_tables + of_experts + sum(map(tensor_bytes, rest))
 
 
 def _expert_bytes(dims: Sequence[int], config: QuantizeConfig) -> int:

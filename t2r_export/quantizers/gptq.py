@@ -20,7 +20,7 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.weights import Weight
 from t2r_export.quantizers.activations import projection_inputs
 from t2r_export.quantizers.base import head, projections
-from t2r_export.quantizers.blocks import block_sizes, packed, parts_of, rounded_scales, stored, stored_name
+from t2r_export.quantizers.blocks import block_sizes, in_halves, packed, parts_of, rounded_scales, stored_name
 from t2r_export.quantizers.sensitivity import Passage
 from t2r_runtime.contract.signature import PREFILL
 
@@ -86,7 +86,7 @@ def gptq(bundle: Bundle, passages: Sequence[Passage], config: QuantizeConfig) ->
             bits, size = sizes[products[0].name]
             H = np.sum([moments[activation].sum() for activation in {node.input[0] for node in products}], axis=0)
             rounded = rounded_blocks(inputs.matrices[name], H, bits, size, config.asymmetric)
-            found |= zip(parts_of(stored_name(products[0]), bits, config), stored(rounded), strict=True)
+            found |= zip(parts_of(stored_name(products[0]), bits, config), in_halves(rounded), strict=True)
     return found
 
 

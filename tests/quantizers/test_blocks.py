@@ -14,7 +14,7 @@ from quantized import CLOSE, median_error
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.blocks import in_blocks, stored
+from t2r_export.quantizers.blocks import in_blocks, in_halves
 from t2r_runtime import Decoder
 
 
@@ -75,7 +75,7 @@ def test_scales_beyond_float16(factor: float, kind: type) -> None:
     matrix = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32) * np.float32(factor)
     matrix[:, 3] *= np.float32(1e-12)  # scales of a column that float16 rounds to 0
     found = in_blocks(matrix, 4, 32, False)
-    _, scales, *_ = stored(found)
+    _, scales, *_ = in_halves(found)
     assert scales.dtype == kind
     largest = np.abs(matrix[:64].T.reshape(5, 2, 32)).max(-1)
     np.testing.assert_allclose(np.abs(scales[:3, :2]) * np.float32(8), largest[:3], rtol=2**-11)

@@ -21,7 +21,7 @@ from t2r_export.config.parts import MoEConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import OPTIONS_KEY, quantize
-from t2r_export.quantizers.blocks import in_blocks, restored
+from t2r_export.quantizers.blocks import in_blocks, in_halves, restored
 from t2r_export.quantizers.budget import CHOICES, Product, fitted, stored
 from t2r_runtime import Decoder, Translator
 from t2r_runtime.errors import UserError
@@ -35,7 +35,7 @@ WIDE = dataclasses.replace(small.GPT2, width=160, layers=(small.LINEAR,), vocab_
 def test_restored_equals_matmul_nbits(bits: int, asymmetric: bool, tmp_path: Path) -> None:
     matrix = np.random.default_rng(bits).normal(size=(70, 33)).astype(np.float32)
     parts = in_blocks(matrix, bits, 32, asymmetric)
-    assert sum(part.nbytes for part in parts) == stored(matrix.shape, bits, 32, asymmetric)
+    assert sum(part.nbytes for part in in_halves(parts)) == stored(matrix.shape, bits, 32, asymmetric, of_scale=2)
     names = ["numbers", "scales", "zero_points"][: len(parts)]
     node = onnx.helper.make_node(
         "MatMulNBits", ["x", *names], ["y"], domain="com.microsoft", K=70, N=33, bits=bits, block_size=32
