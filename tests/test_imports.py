@@ -84,7 +84,7 @@ LINES = {
     ("runtimes/python/t2r_runtime", "*.py"): 16_100,
     ("tests", "*.py"): 62_335,
     ("benchmarks", "*.py"): 8_590,
-    ("docs", "*.md"): 4_960,
+    ("docs", "*.md"): 4_965,
 }
 # allowed in every room
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
