@@ -144,7 +144,7 @@ Graph::Opened Graph::open(const MemoryFile &memory, const std::string &role, con
 
 void Graph::take(Opened opened) {
     const auto may_fall_back = [](const auto &entry) { return entry.first == "session.disable_cpu_ep_fallback" && entry.second != "1"; };
-    appends = options.provider && is_own_plugin(*options.provider) && std::none_of(options.config.begin(), options.config.end(), may_fall_back);
+    appends = options.provider && keeps_in_place(*options.provider) && std::none_of(options.config.begin(), options.config.end(), may_fall_back);
     signature = std::move(opened.signature);
     properties = std::move(opened.metadata);
     step = std::move(opened.session);

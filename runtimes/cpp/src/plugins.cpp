@@ -10,6 +10,7 @@
 #include "files.hpp"
 
 struct OrtEpDevice;
+struct OrtKeyValuePairs;
 
 namespace t2r {
 
@@ -28,13 +29,17 @@ struct PluginApi {
 };
 constexpr std::size_t place = 301;  // index of the first function in OrtApi
 using NameOf = const char *(ORT_API_CALL *)(const OrtEpDevice *);
-constexpr std::size_t name_place = 312;  // of EpDevice_EpName
+using PairsOf = const OrtKeyValuePairs *(ORT_API_CALL *)(const OrtEpDevice *);
+using ValueOf = const char *(ORT_API_CALL *)(const OrtKeyValuePairs *, const char *key);
+constexpr std::size_t name_place = 312, pairs_place = 314, value_place = 297;  // of EpDevice_EpName, EpDevice_EpMetadata and GetKeyValue
 
 #if ORT_API_VERSION >= 22
 constexpr bool is_at(std::size_t offset, std::size_t function) { return offset == (place + function) * sizeof(void *); }
 static_assert(is_at(offsetof(OrtApi, RegisterExecutionProviderLibrary), 0) && is_at(offsetof(OrtApi, GetEpDevices), 2) &&
                   is_at(offsetof(OrtApi, SessionOptionsAppendExecutionProvider_V2), 3) &&
-                  is_at(offsetof(OrtApi, EpDevice_EpName), name_place - place),
+                  is_at(offsetof(OrtApi, EpDevice_EpName), name_place - place) &&
+                  is_at(offsetof(OrtApi, EpDevice_EpMetadata), pairs_place - place) &&
+                  offsetof(OrtApi, GetKeyValue) == value_place * sizeof(void *),
               "functions of OrtApi at the places that they had in 1.22");
 #elif ORT_API_VERSION == 21
 static_assert(sizeof(OrtApi) == (place - 16) * sizeof(void *), "functions of OrtApi of 1.21, which 16 others follow before these");
@@ -101,8 +106,11 @@ bool is_own(const OrtEpDevice *device) { return std::string(functions_at<NameOf>
 
 bool is_plugin(const std::string &provider) { return provider.find_first_of("/\\") != std::string::npos; }
 
-bool is_own_plugin(const std::string &provider) {
-    return is_plugin(provider) && is_own(device_of(functions_at<PluginApi>(place), ort_env(), provider));
+bool keeps_in_place(const std::string &provider) {
+    if (!is_plugin(provider)) return false;
+    const OrtEpDevice *const device = device_of(functions_at<PluginApi>(place), ort_env(), provider);
+    const char *const said = functions_at<ValueOf>(value_place)(functions_at<PairsOf>(pairs_place)(device), "in_place");
+    return is_own(device) && said && std::string(said) == "rows windows";
 }
 
 void append_plugin(const std::string &path, const std::vector<std::pair<std::string, std::string>> &provider_options, int threads,

@@ -12,8 +12,8 @@ namespace t2r {
 // Whether a provider is a library's path: ONNX Runtime's names have no separator.
 bool is_plugin(const std::string &provider);
 
-// Whether a provider is the library of our own one, which is open.
-bool is_own_plugin(const std::string &provider);
+// Whether a provider is the library of our own one, of a version that takes the options of states in place: an older one ignores them.
+bool keeps_in_place(const std::string &provider);
 
 // Options of a run of our own provider, for states in place, which are bound as inputs and outputs: the tokens in caches, and those that
 // windows have read since their rows were in order.

@@ -32,6 +32,9 @@ constexpr const char *threads_option = "ep.t2rexecutionprovider.threads", *rows_
                      *windows_option = "ep.t2rexecutionprovider.windows";
 constexpr std::int64_t most_rows = std::int64_t{1} << 31, most_turned = std::int64_t{1} << 62;
 
+// What a device says of this library, for runtimes that keep states in place: a library that does not say so ignores these options.
+constexpr const char *in_place_key = "in_place", *in_place_options = "rows windows";
+
 // Converts exceptions to a status of ONNX Runtime; null on success.
 template <class Work> OrtStatus *guarded(Work work) noexcept {
     try {
@@ -273,9 +276,11 @@ public:
                                  std::size_t most, std::size_t *number) noexcept -> OrtStatus * {
             return guarded([&] {
                 *number = 0;
+                Ort::KeyValuePairs metadata;
+                metadata.Add(in_place_key, in_place_options);
                 for (std::size_t i = 0; i < count && *number < most; i++) {
                     if (Ort::GetApi().HardwareDevice_Type(devices[i]) != OrtHardwareDeviceType_CPU) continue;
-                    require(Ort::GetApi().GetEpApi()->CreateEpDevice(self, devices[i], nullptr, nullptr, &found[*number]));
+                    require(Ort::GetApi().GetEpApi()->CreateEpDevice(self, devices[i], metadata, nullptr, &found[*number]));
                     ++*number;
                 }
             });

@@ -160,6 +160,18 @@ def test_rows_move_in_place(graph: Path) -> None:
         same(decoder.state(), others.state())
 
 
+def test_a_library_of_another_version_copies(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose device does not say that it knows the options of states in place, which it would ignore."""
+    known = Decoder(graph, "t2r", threads=1)
+    monkeypatch.setattr("t2r_runtime.session.providers.IN_PLACE", "rows windows more")
+    other = Decoder(graph, "t2r", threads=1)
+    assert known._graph.rows_option and not other._graph.rows_option and not other._graph.windows_option
+    for token in (3, 1, 4, 1, 5):
+        np.testing.assert_array_equal(known.step(token), other.step(token))
+    assert holds(known)
+    same(known.state(), other.state())
+
+
 def test_states_that_were_read_do_not_change(graph: Path) -> None:
     decoder = Decoder(graph, "t2r", threads=2)
     for token in range(5):

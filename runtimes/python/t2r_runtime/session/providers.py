@@ -34,6 +34,7 @@ Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → its n
 
 CPU = "CPUExecutionProvider"
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # ignored before ONNX Runtime 1.24
+IN_PLACE = "rows windows"  # what the device of the provider t2r says of its options
 NAMED_NODES = NAMED_OPERATORS = 6  # listed in an error
 # Operators that ONNX Runtime places on the CPU where they compute shapes; CUDA has kernels of all for floats.
 SHAPES = frozenset(["Add", "Cast", "Concat", "Div", "Gather", "Mod", "Mul", "Neg", "Shape", "Slice", "Squeeze", "Sub"])
@@ -241,6 +242,11 @@ def _opened(
         options.intra_op_num_threads = 1  # no second pool, whose threads would compete with the provider's
     options.add_provider_for_devices([_plugin_device(provider)], dict(chosen))
     return ort.InferenceSession(str(path), sess_options=options)
+
+
+def keeps_in_place(provider: Provider) -> bool:
+    """Whether the library of a provider takes the options of states in place; an older one would ignore them."""
+    return provider.rows_option is not None and _plugin_device(provider).ep_metadata.get("in_place") == IN_PLACE
 
 
 def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable[[], Mapping[str, Any]]) -> Placement:

@@ -193,7 +193,8 @@ def open_graph(
             count = usable_cores() if threads is None else steps
             others[role] = free.companion(path, signature, role, partial(_options, count, more))
     placement, alone = providers.counted(taken), set(taken) == {opening.provider.ort_name}
-    in_place = (opening.provider.rows_option, opening.provider.windows_option) if alone else (None, None)
+    found = alone and providers.keeps_in_place(opening.provider)
+    in_place = (opening.provider.rows_option, opening.provider.windows_option) if found else (None, None)
     return Graph(path, session, signature, device, placement, opening.captured, *in_place, max_state_bytes, others)
 
 
