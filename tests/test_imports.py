@@ -81,7 +81,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and the rooms each may
 LINES = {
     ("t2r_export", "*.py"): 46_115,
     ("t2r_export/lab", "*.py"): 1_700,
-    ("runtimes/python/t2r_runtime", "*.py"): 16_100,
+    ("runtimes/python/t2r_runtime", "*.py"): 16_110,
     ("tests", "*.py"): 62_335,
     ("benchmarks", "*.py"): 8_590,
     ("docs", "*.md"): 4_965,
