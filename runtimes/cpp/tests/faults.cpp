@@ -194,11 +194,13 @@ const OrtApiBase *__wrap_OrtGetApiBase() noexcept {
                                 &A::SetGlobalIntraOpNumThreads, &A::SetIntraOpNumThreads, &A::SetSessionLogSeverityLevel>(
             __real_OrtGetApiBase()->GetApi(version));
         // plugins.cpp
+        faults::wrap_at<297, const char *, const void *, const char *>();
         faults::wrap_at<301, OrtStatus *, OrtEnv *, const char *, const ORTCHAR_T *>();
         faults::wrap_at<302, OrtStatus *, OrtEnv *, const char *>();
         faults::wrap_at<303, OrtStatus *, const OrtEnv *, const void *, std::size_t *>();
         faults::wrap_at<304, OrtStatus *, OrtSessionOptions *, OrtEnv *, const void *, std::size_t, const void *, const void *, std::size_t>();
         faults::wrap_at<312, const char *, const void *>();
+        faults::wrap_at<314, const void *, const void *>();
         return table;
     };
     static const OrtApiBase base = {api, __real_OrtGetApiBase()->GetVersionString};
