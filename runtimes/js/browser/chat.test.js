@@ -82,8 +82,7 @@ test("a message is answered in a memory of one size, and can be stopped", async 
 
 test("odd texts are read or refused, and every button can be pressed twice", async () => {
   await visited({}, async ({ page, errors }) => {
-    const stop = async () => {
-      await page.waitForFunction(() => document.body.dataset.busy);
+    const stop = async () => { // an answer may be short enough to be over
       await page.keyboard.press("Escape");
       await done(page);
       assert.equal(await trouble(page), "");
