@@ -63,7 +63,8 @@ def pack(
         if name in sources or name == LIST:
             raise UserError("distinct file names", f"{name} twice", "rename one of them")
         sources[name] = source
-    if page is not None and not any_length and read(graph).signature.source is None:
+    signature = read(graph).signature  # by its quantization a page chooses a provider
+    if page is not None and not any_length and signature.source is None:
         check_lengths(graph)
     with new_folder(folder) as made:
         files = []
@@ -75,8 +76,7 @@ def pack(
                 raise unwritable(folder / name, error) from error
             files.append(PackedFile(name, (made / name).stat().st_size, sha256(made / name)))
         packed = Pack(graph.name, None if peer is None else peer.name, files)
-        scheme = read(graph).signature.quantization  # by which a page chooses a provider
-        head = {"pack": VERSION, "graph": packed.graph, "peer": packed.peer, "quantization": scheme}
+        head = {"pack": VERSION, "graph": packed.graph, "peer": packed.peer, "quantization": signature.quantization}
         listed = json.dumps({**head, "files": [vars(file) for file in files]}, indent=1) + "\n"
         write_bytes(made / LIST, listed.encode())
     return packed
